@@ -81,6 +81,8 @@ pub enum Scope {
     In(Vec<IfMatch>, Families),
     /// Packets that would be sent on one of these interfaces.
     Out(Vec<IfMatch>, Families),
+    /// Packets received on one of these interfaces, which a rule may send by another one as they are.
+    Relayed(Vec<IfMatch>),
     /// Every packet that a bridge receives or sends on its members.
     Bridged,
     /// Frames between the members of a bridge.

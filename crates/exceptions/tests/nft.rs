@@ -45,6 +45,7 @@ fn short(effects: &[Effect]) -> Vec<String> {
         names.collect::<Vec<_>>().join(" ")
     };
     let one = |effect: &Effect| match &effect.scope {
+        Scope::Relayed(interfaces) => format!("relayed({}) {}", by(interfaces), effect.reason),
         Scope::In(interfaces, f) => format!("in{}({}) {}", families(f), by(interfaces), effect.reason),
         Scope::Out(interfaces, f) => format!("out{}({}) {}", families(f), by(interfaces), effect.reason),
         Scope::All(f) => format!("all{} {}", families(f), effect.reason),
@@ -163,7 +164,7 @@ fn rulesets_of_nft() {
         ("table inet t {\n chain c { type filter hook ingress device p0 priority 0; policy accept; }\n}\n".into(),
          &["in46(p0) hook ingress of family inet"]),
         ("table netdev t {\n chain c { type filter hook ingress device p0 priority 0; fwd to p1; }\n}\n".into(),
-         &["in46(p0) fwd"]),
+         &["relayed(p0) fwd", "in46(p0) fwd"]),
         // Connection tracking.
         (inet("input", "ct state established accept"), &["own46 ct", "fragments46"]),
         (forward("ct state established accept"), &["all46 ct", "fragments46"]),

@@ -1,10 +1,11 @@
-//! Packets that filters of other interfaces redirect to a port's ingress, as if the port had received them.
+//! Packets that filters of other interfaces redirect to a port's ingress, as if the port had received them; and packets
+//! that rules send by another interface as the port has received them.
 
 use crate::bpf::tcx_that_redirects_with_a_mark;
 use crate::garbage::mac;
-use crate::harness::Bywash;
+use crate::harness::{Bywash, PATIENCE};
 use crate::raw::{self, Ear};
-use bywash_lab::{Topology, kernel_has, require, require_lab};
+use bywash_lab::{Topology, has_tool, kernel_has, require, require_lab, wait_until};
 use bywash_wire::build::Packet;
 
 const LEVELS: [&[&str]; 2] = [&["--xdp", "native", "--level", "driver"], &[]];
@@ -61,6 +62,35 @@ fn redirected_packets_to_another_address_than_that_of_their_interface_are_droppe
         let bywash = Bywash::run_as_is(lab.r(), &[arguments, &["r0", "r1"]].concat());
         let (to_r0, to_r2) = (lab.a().router_mac.as_str(), lab.hosts()[2].router_mac.as_str());
         assert_eq!(arriving(&lab, &[(to_r0, 2), (to_r2, 3)]), [3, 1], "{arguments:?}");
+        bywash.stop();
+    }
+}
+
+/// The kernel needs the length of the Ethernet header, which it loses where it copies a packet for generic XDP.
+#[test]
+fn frames_that_rules_send_on_have_their_ethernet_headers() {
+    require!(require_lab(), has_tool("nft"));
+    for how in ["fwd", "dup"] {
+        let lab = lab();
+        let bywash = Bywash::run(lab.r(), &["r0", "r1"]);
+        lab.r()
+            .nft(&format!(
+                "table netdev t {{\nchain c {{\ntype filter hook ingress device r0 priority 0\n\
+                 ip protocol udp {how} to r2\n}}\n}}"
+            ))
+            .unwrap();
+        let (a, b, c) = (lab.a(), lab.b(), &lab.hosts()[2]);
+        let packet = Packet::udp((a.v4, 1).into(), (b.v4, 9).into()).macs(mac(&a.mac), mac(&a.router_mac));
+        let frame = packet.payload(b"sent on").build().unwrap();
+        let ear = Ear::at(&c.ns, &c.interface);
+        let come = wait_until("the frame as it was sent", PATIENCE, || {
+            raw::send(&a.ns, &a.interface, &[(1, frame.clone())]);
+            ear.heard().contains(&frame)
+        });
+        come.unwrap_or_else(|error| panic!("{how}: {error}; {}", bywash.text(&["placement"])));
+        let placement = bywash.text(&["placement"]);
+        let why = format!("r0: all packets received left to the kernel because of table netdev t chain c: {how}\n");
+        assert!(placement.contains(&why), "{placement}");
         bywash.stop();
     }
 }

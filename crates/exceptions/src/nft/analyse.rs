@@ -87,6 +87,12 @@ fn base_chain(table: &Table, chain: &Chain, base: &Base, walk: &mut Walk<'_>, ef
         let (object, reason) = (object.clone(), why.clone());
         effects.push(Effect { kind: Kind::Netfilter, scope: Scope::Between, object, reason });
     }
+    if let (Place::Ingress(devices), Family::Netdev) = (&place, table.family)
+        && let Some(how) = table.chains.iter().flat_map(|chain| &chain.rules).find_map(relays)
+    {
+        let (scope, object) = (Scope::Relayed(devices.to_vec()), object.clone());
+        effects.push(Effect { kind: Kind::Netfilter, scope, object, reason: how.into() });
+    }
     let everything = |what: &str| Rc::new(vec![Found::everything(what.into(), what.into())]);
     let found = match (&place, table.family) {
         // The policy concerns every packet; rules cannot add to that.
@@ -138,6 +144,16 @@ fn base_chain(table: &Table, chain: &Chain, base: &Base, walk: &mut Walk<'_>, ef
         }
     }
     effects.append(&mut own);
+}
+
+/// Returns what a rule does to send packets, or copies of them, by another device, if it does.
+fn relays(rule: &Rule) -> Option<&str> {
+    let how = |expression: &'_ Expression| match expression {
+        Expression::Acts { how, .. } if how == "fwd" => Some("fwd"),
+        Expression::Acts { how, .. } if how == "dup" => Some("dup"),
+        _ => None,
+    };
+    rule.expressions.iter().find_map(how)
 }
 
 /// Returns the effect on fragments if the table enables connection tracking. A rule or object enables it whether or not

@@ -102,7 +102,9 @@ impl<'a> Judge<'a> {
         }
         let closed = match &effect.scope {
             Scope::All(families) | Scope::In(_, families) if effect.kind != Kind::Netfilter => *families,
-            Scope::Bridged => Families::BOTH,
+            // Their Ethernet headers are sent, too, whose length the kernel loses where generic XDP copies a packet
+            // (skb_pp_cow_data). A port without flows has no such program.
+            Scope::Bridged | Scope::Relayed(_) => Families::BOTH,
             _ => Families::NONE,
         };
         concerned.iter().for_each(|port| *self.others.entry(port.id).or_default() |= closed);
@@ -208,6 +210,7 @@ impl Verdict {
                     gate.closed = Families::BOTH;
                     self.egress.insert(port.index, Families::BOTH);
                 }
+                Scope::Relayed(_) => gate.closed = Families::BOTH,
                 Scope::To(_) | Scope::Between | Scope::Own(_) | Scope::Tunnel(_) | Scope::Decrypted => {}
             }
         }
@@ -252,7 +255,7 @@ fn concerned<'a>(effect: &Effect, ports: &'a [PortLink]) -> Vec<&'a PortLink> {
     };
     let named = |on: &[IfMatch], port: &PortLink| on.iter().any(|one| covers(one, port));
     match &effect.scope {
-        Scope::In(on, _) => {
+        Scope::In(on, _) | Scope::Relayed(on) => {
             let received = |port: &&PortLink| named(on, port) || on.iter().any(|one| receives(one, port));
             ports.iter().filter(received).collect()
         }
@@ -274,7 +277,7 @@ fn concerns_frames(effect: &Effect, bridge: &PortLink) -> bool {
     let on_devices = matches!(effect.kind, Kind::TrafficControl | Kind::Programs);
     match &effect.scope {
         Scope::Bridged | Scope::Between => true,
-        Scope::In(on, _) | Scope::Out(on, _) if on_devices || effect.kind == Kind::Netfilter => {
+        Scope::In(on, _) | Scope::Out(on, _) | Scope::Relayed(on) if on_devices || effect.kind == Kind::Netfilter => {
             bridge.lower_devices.iter().any(|(index, name)| on.iter().any(|one| one.covers(*index, name)))
         }
         Scope::All(_) => on_devices,

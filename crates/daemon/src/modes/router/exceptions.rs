@@ -510,6 +510,7 @@ fn packets(scope: &Scope) -> String {
         Scope::All(families) => format!("all {}packets", of(families)),
         Scope::In(_, families) => format!("{}packets received", of(families)),
         Scope::Out(_, families) => format!("{}packets that leave", of(families)),
+        Scope::Relayed(_) => "all packets received".into(),
         Scope::Bridged => "packets of bridges".into(),
         Scope::Between => "frames between members of bridges".into(),
         Scope::To(prefix) => format!("packets to {prefix}"),
