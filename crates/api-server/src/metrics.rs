@@ -348,7 +348,13 @@ mod tests {
 
     #[test]
     fn flows_are_counted_by_family_and_reason() {
-        let family = |name: &str, flows| FlowFamily { family: name.into(), flows, inserted: 9, removed: 9 - flows };
+        let family = |name: &str, flows| FlowFamily {
+            family: name.into(),
+            flows,
+            inserted: 9,
+            removed: 9 - flows,
+            ..FlowFamily::default()
+        };
         let revoked = vec![FlowsRevoked { reason: "new-rules".into(), flows: 3 }];
         let families = vec![family("ipv4", 4), family("ipv6", 2)];
         let mut text = Text::default();

@@ -92,6 +92,8 @@ pub struct FlowTable {
 pub struct FlowFamily {
     /// Family: `ipv4` or `ipv6`.
     pub family: String,
+    /// Set if packets of its flows pass the kernel's rules on some port.
+    pub passing: bool,
     /// Flows in the table.
     pub flows: u64,
     /// Flows inserted.

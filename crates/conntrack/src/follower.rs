@@ -142,7 +142,10 @@ impl std::fmt::Display for Reason {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Obstacle(obstacle) => obstacle.fmt(f),
-            Self::Route => f.write_str("not routed between two ports"),
+            Self::Route => f.write_str(
+                "not routed between two ports, or packets that leave by one of them are left to the kernel: see `bywash \
+                 show placement`",
+            ),
             Self::Source => {
                 f.write_str("its source is translated to an address that the egress interface does not have")
             }

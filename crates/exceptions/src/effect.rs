@@ -93,6 +93,8 @@ pub enum Scope {
     Errors(Families),
     /// Fragments, which connection tracking reassembles.
     Fragments(Families),
+    /// Packets of established flows, where others are left to the kernel because of netfilter.
+    Flows(Families),
     /// Packets that the host itself receives or sends, such as the outer packets of tunnels.
     Own(Families),
     /// Outer packets of the tunnel with this kernel index.

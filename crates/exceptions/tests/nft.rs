@@ -56,6 +56,7 @@ fn short(effects: &[Effect]) -> Vec<String> {
         Scope::Bridged => format!("bridged {}", effect.reason),
         Scope::Tunnel(_) => panic!("tunnels are judged otherwise"),
         Scope::Decrypted => panic!("no rule decrypts packets"),
+        Scope::Flows(_) => panic!("no rule holds flows alone"),
         Scope::To(prefix) => panic!("no rule is read for its destination: {prefix}"),
     };
     effects.iter().map(one).collect()

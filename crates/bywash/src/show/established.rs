@@ -93,7 +93,12 @@ pub fn table(table: &FlowTable) -> String {
     let now = families.iter().map(family).collect::<Vec<_>>().join(", ");
     let sum = |of: fn(&FlowFamily) -> u64| families.iter().map(of).sum::<u64>();
     let (inserted, removed) = (sum(|family| family.inserted), sum(|family| family.removed));
-    let mut out = format!("established flows: {state}; {now}, at most {limit}\n");
+    let passing: Vec<&str> = families.iter().filter(|of| of.passing).map(|of| of.family.as_str()).collect();
+    let only = match passing[..] {
+        [one] if families.len() > 1 => format!(" ({one} only)"),
+        _ => String::new(),
+    };
+    let mut out = format!("established flows: {state}{only}; {now}, at most {limit}\n");
     let _ = writeln!(out, "forwarded: {}, {bytes} B", count(packets, "packet"));
     let _ = writeln!(out, "inserted: {inserted}; removed: {removed}; not inserted for lack of room: {full}");
     let counted = revoked.iter().filter(|row| row.flows > 0);
@@ -166,7 +171,10 @@ inserted: 5; removed: 2; not inserted for lack of room: 1
 revoked: 2 connection-gone
 evaluated: 9 connections in 2.3 ms; events lost: 0 times
 ";
-        assert_eq!(table(&serde_json::from_value(of).unwrap()), expected);
+        let mut of: FlowTable = serde_json::from_value(of).unwrap();
+        assert_eq!(table(&of), expected);
+        of.families[1].passing = true;
+        assert!(table(&of).starts_with("established flows: passing (ipv6 only); 2 ipv4, 1 ipv6, at most 1000\n"));
         let off = FlowTable { state: "off".into(), ..FlowTable::default() };
         assert_eq!(table(&off), "established flows: off, `flows` in [router] turns them on\n");
     }

@@ -32,6 +32,7 @@ mod full_tables;
 mod garbage;
 mod hang;
 mod harness;
+mod held_flows;
 mod hostile;
 mod input;
 mod interfaces;

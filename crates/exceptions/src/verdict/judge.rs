@@ -159,9 +159,23 @@ impl<'a> Judge<'a> {
         let any = |of: fn(&Rules) -> bool| self.verdict.rules.values().any(of);
         let v4 = any(|rules| !rules.v4.is_empty() || !rules.back4.is_empty());
         let ruled = Families { v4, v6: any(|rules| !rules.v6.is_empty()) };
+        let of_host = rules::of_host(&rules);
+        for families in [Families::V4 & ruled, Families::V6 & ruled] {
+            let held = self.verdict.gates.iter().filter(|(_, gate)| !(gate.flows & families).is_empty());
+            let ports: Vec<u16> = held.map(|(port, _)| *port).collect();
+            if ports.is_empty() {
+                continue;
+            }
+            let rule = of_host.iter().find(|effect| effect.scope == Scope::Own(families));
+            let vrf = || self.ports.iter().find_map(|port| Some(format!("VRF {}", port.vrf.as_ref()?.name)));
+            let object = rule.map(|effect| effect.object.clone()).or_else(vrf).unwrap_or_else(|| "ip rule".into());
+            let reason = "their routes are looked up in tables local and main only".into();
+            let effect = Effect { kind: Kind::Rules, scope: Scope::Flows(families), object, reason };
+            self.verdict.kept.push(Kept { effect, ports, ignored: false });
+        }
         for gate in self.verdict.gates.values_mut() {
             gate.errors |= ruled;
-            gate.flows = Families { v4: gate.flows.v4 && !ruled.v4, v6: gate.flows.v6 && !ruled.v6 };
+            gate.flows = gate.flows & !ruled;
         }
     }
 
@@ -211,7 +225,12 @@ impl Verdict {
                     self.egress.insert(port.index, Families::BOTH);
                 }
                 Scope::Relayed(_) => gate.closed = Families::BOTH,
-                Scope::To(_) | Scope::Between | Scope::Own(_) | Scope::Tunnel(_) | Scope::Decrypted => {}
+                Scope::To(_)
+                | Scope::Between
+                | Scope::Own(_)
+                | Scope::Tunnel(_)
+                | Scope::Decrypted
+                | Scope::Flows(_) => {}
             }
         }
         self.decrypts |= *scope == Scope::Decrypted;

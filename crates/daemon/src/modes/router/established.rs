@@ -34,6 +34,8 @@ const PAGE: usize = 10_000;
 const LOOKED_AT: usize = 1 << 17;
 /// Places that are examined between two quiescent states.
 const BURST: usize = 1024;
+/// Reason why a connection that may have a flow, or has one, is left to the kernel.
+const HELD: &str = "no flows pass on its ports, or on one of them: see `bywash show placement`";
 /// Longest time that judging the connections may take.
 const JUDGING: Duration = Duration::from_secs(30);
 
@@ -92,10 +94,11 @@ impl Established {
         };
         let counts = table.statistics.counts();
         let [packets, bytes] = self.forwarded(table, counts.retired);
-        let passes = |port: u16| !self.gates.get(PortId(port)).flows.is_empty();
-        let passing = (0..(PORTS + VLANS) as u16).any(passes);
+        let flows = |port: u16| self.gates.get(PortId(port)).flows;
+        let passing = (0..(PORTS + VLANS) as u16).fold(Families::NONE, |all, port| all | flows(port));
         let family = |at: usize, name: &str| FlowFamily {
             family: name.into(),
+            passing: [passing.v4, passing.v6][at],
             flows: present(&counts)[at],
             inserted: counts.inserted[at],
             removed: counts.removed[at],
@@ -106,7 +109,7 @@ impl Established {
             time: time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
         });
         FlowTable {
-            state: if passing { "passing" } else { "idle" }.into(),
+            state: if passing.is_empty() { "idle" } else { "passing" }.into(),
             limit: self.limit as u64,
             families: vec![family(0, "ipv4"), family(1, "ipv6")],
             packets,
@@ -150,8 +153,10 @@ impl Established {
         let mut each = |connection: Connection| {
             reader.quiescent();
             answer.connections += 1;
-            let standing = self.standing(&connection);
-            if standing == Some(Standing::Valid) {
+            let listed = self.listed(&connection);
+            let standing = listed.map(|listed| listed.standing);
+            let valid = listed.filter(|listed| listed.standing == Standing::Valid);
+            if valid.is_some_and(|listed| self.passes(&listed.flow)) {
                 answer.forwarded += 1;
                 return;
             }
@@ -173,13 +178,20 @@ impl Established {
         Ok(answer)
     }
 
-    /// Returns whether packets belong to a connection's flow; `None` if it has none.
-    fn standing(&self, connection: &Connection) -> Option<Standing> {
+    /// Returns whether the gates of a flow's ports let its packets of both directions pass.
+    fn passes(&self, flow: &Flow) -> bool {
+        let v6 = flow.original.src.is_ipv6();
+        let flows = [flow.input, flow.output].map(|port| self.gates.get(PortId(port)).flows);
+        flows.iter().all(|flows| if v6 { flows.v6 } else { flows.v4 })
+    }
+
+    /// Returns the flow of a connection; `None` if it has none.
+    fn listed(&self, connection: &Connection) -> Option<Listed> {
         let (key, original) = (connection.key, connection.key.original);
         let (src, dst) = (original.src.ip(), original.dst.ip());
         let tuple = Tuple { src, dst, src_port: original.src.port(), dst_port: original.dst.port() };
         let Table { flows, .. } = self.table.as_ref().filter(|_| key.zone == 0)?;
-        Some(flows.at(flows.find(key.protocol, &tuple)?)?.standing)
+        flows.at(flows.find(key.protocol, &tuple)?)
     }
 
     /// Returns the reason why a connection that the rules accept is nevertheless left to the kernel.
@@ -193,9 +205,10 @@ impl Established {
             _ if all(&|gate| !has(gate.closed)) => "none: it needs no flow, its packets are forwarded by routes",
             _ if self.table.is_none() => "flows are off: `flows` is 0 in [router]",
             Some(Standing::Revoked) => "revoked: it is being closed",
-            Some(_) => "the newest rules are still to be evaluated for it",
+            Some(Standing::Valid) => HELD,
+            Some(Standing::Unconfirmed) => "the newest rules are still to be evaluated for it",
             None if self.table.as_ref().is_some_and(full) => "the table is full: `flows` in [router] is its size",
-            None if !all(&|gate| has(gate.flows)) => "no flows pass on its ports: see `bywash show placement`",
+            None if !self.passes(flow) => HELD,
             None => {
                 "it has had few packets so far, or the kernel sends no events of it: it began while Bywash did not listen"
             }

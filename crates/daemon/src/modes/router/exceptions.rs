@@ -12,8 +12,8 @@ use bywash_api as api;
 use bywash_config::KernelConfig;
 use bywash_engine::{PORTS, PortId};
 use bywash_exceptions::{
-    Foreign, Keeper, Kept, Kind, MISNAMED, PortLink, Programs, Reading, Respect, SOCKETS, Scope, Verdict, Watcher,
-    judge,
+    Effect, Foreign, Keeper, Kept, Kind, MISNAMED, PortLink, Programs, Reading, Respect, SOCKETS, Scope, Verdict,
+    Watcher, judge,
 };
 use bywash_fib::model::{Families, HashPolicy, Rules, SourceCheck};
 use bywash_port::af_xdp::{self, TunnelTakes, XdpBridging, XdpGate, XdpSending, XdpVlan};
@@ -35,9 +35,18 @@ use std::time::{Duration, Instant};
 /// Longest wait for the first reading at startup. After it, every packet is left to the kernel until a reading arrives.
 const FIRST: Duration = Duration::from_secs(5);
 
-/// Reasons why packets are left to the kernel, each with a flag that is set if established flows are forwarded
-/// nevertheless; shared with the API.
-pub type KeptReasons = Arc<Mutex<Vec<(Kept, bool)>>>;
+/// Reasons why packets are left to the kernel; shared with the API.
+pub type KeptReasons = Arc<Mutex<Vec<KeptReason>>>;
+
+/// Reason why packets are left to the kernel.
+#[derive(Clone, Debug)]
+pub struct KeptReason {
+    kept: Kept,
+    /// Set if established flows are forwarded nevertheless.
+    but_flows: bool,
+    /// Objects of other reasons for which established flows are left to the kernel, too.
+    held_by: Vec<String>,
+}
 
 /// Key of [`Guard::refused`] for the tunnels, which no port has.
 const TUNNELS: u16 = u16::MAX;
@@ -199,7 +208,10 @@ impl Guard {
                 tracing::error!("{why:#}");
             }
         }
-        let verdict = judge(&reading, &self.ports, &self.respect);
+        let mut verdict = judge(&reading, &self.ports, &self.respect);
+        if self.flows.is_none() {
+            verdict.kept.retain(|kept| !matches!(kept.effect.scope, Scope::Flows(_)));
+        }
         let number = reading.number;
         self.reading = Some(reading);
         let settings = &verdict.settings;
@@ -379,7 +391,7 @@ impl Guard {
                     effect.object,
                     effect.reason
                 );
-            } else if passes_flows(&self.flows, verdict, kept) {
+            } else if self.flows.is_some() && divided(kept, verdict).iter().all(|(_, but_flows)| *but_flows) {
                 let objects = stateful.entry(ports).or_insert_with(Vec::new);
                 if !objects.contains(&effect.object.as_str()) {
                     objects.push(&effect.object);
@@ -408,7 +420,7 @@ impl Guard {
                 tracing::info!("{ports}: packets are no longer left to the kernel for {}", gone.effect.object);
             }
         }
-        let shown = |kept: &Kept| {
+        let shown = |(kept, but_flows): (Kept, bool)| {
             // Reasons of a VLAN are shown with the ports that carry it, and those of a bond or bridge with the ports on
             // its members.
             let uppers = || self.ports.iter().filter(|port| kept.ports.contains(&port.id));
@@ -417,15 +429,16 @@ impl Guard {
             let carriers = uppers().flat_map(|upper| {
                 upper.lower_devices.iter().filter_map(below).flat_map(of).chain(upper.members.clone())
             });
-            let but = passes_flows(&self.flows, verdict, kept);
             // Packets of a tunnel come and leave by any port.
             let is_tunnel = |index| self.ports.iter().any(|port| port.index == index && port.tunnel.is_some());
             let tunnelled = |upper: &PortLink| upper.devices().any(|(index, _)| is_tunnel(index));
             let tunnelled = self.ports.iter().filter(|_| uppers().any(tunnelled)).map(|port| port.id);
             let carriers = carriers.chain(tunnelled);
-            (Kept { ports: kept.ports.iter().copied().chain(carriers).collect(), ..kept.clone() }, but)
+            let held_by = if self.flows.is_some() { held_by(&kept, verdict) } else { vec![] };
+            let ports = kept.ports.iter().copied().chain(carriers).collect();
+            KeptReason { kept: Kept { ports, ..kept }, but_flows: but_flows && self.flows.is_some(), held_by }
         };
-        *lock(&self.reasons) = verdict.kept.iter().map(shown).collect();
+        *lock(&self.reasons) = verdict.kept.iter().flat_map(|kept| divided(kept, verdict)).map(shown).collect();
     }
 
     fn names<'a>(&self, ids: impl Iterator<Item = &'a u16>) -> String {
@@ -448,11 +461,67 @@ fn note(refused: &mut BTreeMap<u16, String>, at: u16, why: Option<String>) {
     };
 }
 
-/// Returns whether established flows pass a policy that keeps a port's packets.
-fn passes_flows(flows: &Option<Flows>, verdict: &Verdict, kept: &Kept) -> bool {
-    let passes = |port| verdict.gates.get(port).is_some_and(|gate| !gate.flows.is_empty());
-    let netfilter = matches!(kept.effect.kind, Kind::Netfilter | Kind::IptablesLegacy);
-    netfilter && flows.is_some() && kept.ports.iter().all(passes)
+/// Divides a reason into those for the families and ports whose established flows pass it, with the flag set, and those
+/// for the others.
+fn divided(kept: &Kept, verdict: &Verdict) -> Vec<(Kept, bool)> {
+    let Some(families) = families(&kept.effect.scope).filter(|_| kept.effect.kind == Kind::Netfilter) else {
+        return vec![(kept.clone(), false)];
+    };
+    let passing = |port: &u16| verdict.gates.get(port).map_or(Families::NONE, |gate| gate.flows & families);
+    let alike = |port: &u16| [Families::NONE, families].contains(&passing(port));
+    let parts = match kept.ports.iter().all(alike) {
+        true => vec![families],
+        false => vec![Families::V4, Families::V6],
+    };
+    let mut all = vec![];
+    for (of, but_flows) in parts.into_iter().flat_map(|of| [(of, true), (of, false)]) {
+        let ports: Vec<u16> =
+            kept.ports.iter().filter(|port| (passing(port) & of == of) == but_flows).copied().collect();
+        if !ports.is_empty() {
+            let effect = Effect { scope: narrowed(&kept.effect.scope, of), ..kept.effect.clone() };
+            all.push((Kept { effect, ports, ..kept.clone() }, but_flows));
+        }
+    }
+    if all.is_empty() { vec![(kept.clone(), false)] } else { all }
+}
+
+/// Returns the families of a scope of routed packets that flows may pass; `None` for other scopes.
+fn families(scope: &Scope) -> Option<Families> {
+    match scope {
+        Scope::All(of) | Scope::In(_, of) | Scope::Out(_, of) | Scope::Fragments(of) | Scope::Errors(of) => Some(*of),
+        _ => None,
+    }
+}
+
+/// Returns a scope limited to some of its families.
+fn narrowed(scope: &Scope, to: Families) -> Scope {
+    match scope {
+        Scope::All(_) => Scope::All(to),
+        Scope::In(on, _) => Scope::In(on.clone(), to),
+        Scope::Out(on, _) => Scope::Out(on.clone(), to),
+        Scope::Fragments(_) => Scope::Fragments(to),
+        Scope::Errors(_) => Scope::Errors(to),
+        other => other.clone(),
+    }
+}
+
+/// Returns the objects of other reasons that keep the established flows of the same packets for the
+/// kernel.
+fn held_by(kept: &Kept, verdict: &Verdict) -> Vec<String> {
+    let Some(of) = families(&kept.effect.scope).filter(|_| kept.effect.kind == Kind::Netfilter) else { return vec![] };
+    let holds = |other: &&Kept| {
+        let families = match other.effect.scope {
+            Scope::All(families) | Scope::In(_, families) if other.effect.kind != Kind::Netfilter => families,
+            Scope::Flows(families) => families,
+            Scope::Relayed(_) | Scope::Bridged => Families::BOTH,
+            _ => Families::NONE,
+        };
+        let same_port = other.ports.iter().any(|port| kept.ports.contains(port));
+        !other.ignored && same_port && !(families & of).is_empty()
+    };
+    let mut objects: Vec<String> = verdict.kept.iter().filter(holds).map(|other| other.effect.object.clone()).collect();
+    objects.dedup();
+    objects
 }
 
 fn foreign(program: af_xdp::TcxProgram) -> Foreign {
@@ -516,6 +585,7 @@ fn packets(scope: &Scope) -> String {
         Scope::To(prefix) => format!("packets to {prefix}"),
         Scope::Errors(families) => format!("{}packets to be answered with ICMP errors", of(families)),
         Scope::Fragments(families) => format!("{}fragments", of(families)),
+        Scope::Flows(families) => format!("{}packets of established flows", of(families)),
         Scope::Own(_) => "packets in tunnels".into(),
         Scope::Tunnel(_) => "packets in the tunnel".into(),
         Scope::Decrypted => "all packets, except with native XDP,".into(),
@@ -525,26 +595,27 @@ fn packets(scope: &Scope) -> String {
 /// Returns the policies for which packets of a port, or of its VLANs, are left to the kernel.
 pub fn shown(reasons: &KeptReasons, port: PortId) -> Vec<api::Kept> {
     let reasons = lock(reasons);
-    let mine = reasons.iter().filter(|(kept, _)| kept.ports.contains(&port.0));
-    let row = |(Kept { effect, ignored, .. }, but_flows): &(Kept, bool)| api::Kept {
+    let mine = reasons.iter().filter(|reason| reason.kept.ports.contains(&port.0));
+    let row = |KeptReason { kept: Kept { effect, ignored, .. }, but_flows, held_by }: &KeptReason| api::Kept {
         kind: effect.kind.name().into(),
         packets: packets(&effect.scope) + but(effect, *but_flows),
         object: effect.object.to_string(),
         reason: effect.reason.to_string(),
         ignored: *ignored,
-        allow: allow(effect, *but_flows),
+        allow: allow(effect, *but_flows, held_by),
     };
     mine.map(row).collect()
 }
 
 /// Returns the exception to the packets that an effect keeps, where established flows pass it. Fragments of those are
 /// left to the kernel, too.
-fn but(effect: &bywash_exceptions::Effect, flows: bool) -> &'static str {
+fn but(effect: &Effect, flows: bool) -> &'static str {
     if flows && !matches!(effect.scope, Scope::Fragments(_)) { BUT_FLOWS } else { "" }
 }
 
-/// Returns a hint for the operator: how to have such packets forwarded without the kernel.
-fn allow(effect: &bywash_exceptions::Effect, but_flows: bool) -> String {
+/// Returns a hint for the operator: how to have such packets forwarded without the kernel. `held_by` are the objects
+/// of other reasons, without which established flows might be.
+fn allow(effect: &Effect, but_flows: bool, held_by: &[String]) -> String {
     if effect.object == MISNAMED {
         return "rename the interface".into();
     }
@@ -561,9 +632,14 @@ fn allow(effect: &bywash_exceptions::Effect, but_flows: bool) -> String {
             return "`bywash show firewall` says which established flows are forwarded, and what to change for others"
                 .into();
         }
+        Kind::Netfilter if !held_by.is_empty() => {
+            let others = held_by.join(", ");
+            return format!("`bywash show firewall` says which established flows would be forwarded without {others}");
+        }
         Kind::Netfilter => "remove the rule, or bind it to other interfaces (iifname, oifname)",
         Kind::IptablesLegacy => "remove the rules, and set the policies to ACCEPT",
         Kind::Ipsec => "remove the policy, or select fewer destinations",
+        Kind::Rules if matches!(effect.scope, Scope::Flows(_)) => "remove the rule, or the VRF",
         Kind::Rules => "remove the rule, or select by `to` or `iif`",
         Kind::Sysctls => &switched(&effect.object),
         Kind::TrafficControl => "`tc qdisc del`, or `tc filter del`",
