@@ -103,3 +103,17 @@ fn a_qdisc_is_no_missing_route() {
     assert!(placement(&bywash).iter().any(|line| line.starts_with("r1: packets that leave left to the kernel")));
     bywash.stop();
 }
+
+/// Tables without hooks keep no packets, translated connections included.
+#[test]
+fn dormant_rules_keep_nothing() {
+    require!(require_lab(), has_tool("nft"));
+    let lab = behind_firewall();
+    let (bywash, _ends) = run_with_flow(&lab, LEVELS[2]);
+    lab.r().nft("add table inet filter { flags dormant; }\nadd table ip nat { flags dormant; }").unwrap();
+    bywash.wait("the connection to need no flow", |bywash| {
+        bywash.text(&["kernel-connections"]).contains("none: it needs no flow, its packets are forwarded by routes")
+    });
+    assert!(!placement(&bywash).iter().any(|line| line.contains(": all packets")));
+    bywash.stop();
+}

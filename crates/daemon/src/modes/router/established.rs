@@ -34,6 +34,8 @@ const PAGE: usize = 10_000;
 const LOOKED_AT: usize = 1 << 17;
 /// Places that are examined between two quiescent states.
 const BURST: usize = 1024;
+/// Reason of a connection whose packets need no flow.
+const NEEDS_NONE: &str = "none: it needs no flow, its packets are forwarded by routes";
 /// Reason why a connection that may have a flow, or has one, is left to the kernel.
 const HELD: &str = "no flows pass on its ports, or on one of them: see `bywash show placement`";
 /// Longest time that judging the connections may take.
@@ -166,6 +168,9 @@ impl Established {
             }
             let judged = match flow(&connection, &judge, &ports) {
                 Ok(flow) => self.accepted(&flow, standing),
+                Err(Reason::Firewall(_)) if self.needs_none(&connection, links) => {
+                    KernelReason { reason: NEEDS_NONE.into(), ..KernelReason::default() }
+                }
                 Err(reason) => refused(&reason, &ruleset),
             };
             let key = format!("{} {}", judged.rule.as_deref().unwrap_or_default(), judged.reason);
@@ -185,6 +190,13 @@ impl Established {
         flows.iter().all(|flows| if v6 { flows.v6 } else { flows.v4 })
     }
 
+    /// Returns whether no port leaves packets of a connection's family to the kernel, whatever its rules say.
+    fn needs_none(&self, connection: &Connection, ports: &[PortLink]) -> bool {
+        let v6 = connection.key.original.src.is_ipv6();
+        let closed = |port: &PortLink| self.gates.get(PortId(port.id)).closed;
+        ports.iter().map(closed).all(|closed| if v6 { !closed.v6 } else { !closed.v4 })
+    }
+
     /// Returns the flow of a connection; `None` if it has none.
     fn listed(&self, connection: &Connection) -> Option<Listed> {
         let (key, original) = (connection.key, connection.key.original);
@@ -202,7 +214,7 @@ impl Established {
         let all = |is: &dyn Fn(&Gate) -> bool| gates.iter().all(is);
         let full = |table: &Table| present(&table.statistics.counts()).iter().sum::<u64>() >= self.limit as u64;
         let reason = match standing {
-            _ if all(&|gate| !has(gate.closed)) => "none: it needs no flow, its packets are forwarded by routes",
+            _ if all(&|gate| !has(gate.closed)) => NEEDS_NONE,
             _ if self.table.is_none() => "flows are off: `flows` is 0 in [router]",
             Some(Standing::Revoked) => "revoked: it is being closed",
             Some(Standing::Valid) => HELD,
