@@ -55,9 +55,9 @@ pub fn has_tool(name: &str) -> Probe {
 }
 
 /// Requires a feature of the running kernel, tested by using it in a namespace of its own: `veth`, `8021q`, `vrf`,
-/// `dummy`, `bonding`, `team`, `bridge`, `macvlan`, `ipvlan`, `ifb`, `gre`, `ipip`, `sit`, `vxlan`, `netem`, `tbf`, `tun`,
-/// `live-rename` (of an interface that is up: since 6.2); or, by its version, `tcx` (programs of traffic control that
-/// are attached by links: since 6.6). Requires root. The result is cached.
+/// `dummy`, `bonding`, `team`, `bridge`, `macvlan`, `ipvlan`, `ifb`, `gre`, `ipip`, `sit`, `vxlan`, `netem`, `tbf`,
+/// `tun`, `live-rename` (of an interface that is up: since 6.2); or, by its version, `tcx` (programs of traffic control
+/// that are attached by links: since 6.6). Requires root. The result is cached.
 pub fn kernel_has(feature: &str) -> Probe {
     static CACHE: LazyLock<Mutex<HashMap<String, Probe>>> = LazyLock::new(Mutex::default);
     let mut cache = CACHE.lock().unwrap_or_else(PoisonError::into_inner);

@@ -270,7 +270,8 @@ fn station(named: u32, host: usize) -> String {
 fn network_device(random: &Random, named: u32, bridge: &str, has_filter: bool) -> Vec<Change> {
     let name = format!("vn{named}");
     let filter = if has_filter { " vnifilter" } else { "" };
-    let mut line = format!("link add {name} type vxlan external{filter} nolearning dstport {NETWORKS}");
+    let own = format!("02:00:00:05:{:02x}:{:02x}", named >> 8 & 0xff, named & 0xff);
+    let mut line = format!("link add {name} address {own} type vxlan external{filter} nolearning dstport {NETWORKS}");
     if random.chance(80) {
         line += &format!(" local {}", address(false, 1 + random.below(PORTS), 1));
     }
