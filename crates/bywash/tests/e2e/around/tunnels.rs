@@ -352,7 +352,9 @@ fn vxlans_in_bridges_are_forwarded_past_the_kernel() {
     forwards(&BRIDGED, "10.0.2.1 to 10.0.2.2");
 }
 
-pub fn forwards(rows: &'static [Row], ends: &str) {
+/// Fails unless routers at level `user`, with generic and with native XDP, carry the packets of all tunnels; `check` is
+/// given each of them.
+fn carries(rows: &'static [Row], check: impl Fn(&Tunnels, &Bywash<'_>)) {
     let tunnels = Tunnels::new(rows);
     tunnels.assert_connected();
     for more in [&[][..], &["--xdp", "native"]] {
@@ -361,6 +363,14 @@ pub fn forwards(rows: &'static [Row], ends: &str) {
         tunnels.wait_for_tunnels(&bywash);
         tunnels.assert_carried(&bywash);
         tunnels.assert_connected();
+        check(&tunnels, &bywash);
+        bywash.stop();
+        tunnels.assert_connected();
+    }
+}
+
+pub fn forwards(rows: &'static [Row], ends: &str) {
+    carries(rows, |tunnels, bywash| {
         let shown = bywash.port("r1");
         let kind = rows[0].1.split(' ').next().unwrap();
         let above = shown["above"].as_array().unwrap().iter();
@@ -378,7 +388,5 @@ pub fn forwards(rows: &'static [Row], ends: &str) {
             left.is_some_and(|of| of["left"].as_str().is_some_and(|why| why.contains("not followed")))
         });
         tunnels.0.r().ip(&["link", "del", "left"]).unwrap();
-        bywash.stop();
-        tunnels.assert_connected();
-    }
+    });
 }

@@ -1,11 +1,10 @@
 //! A VXLAN of several networks, which are VLANs of a bridge that filters VLANs (a single VXLAN device, as EVPN has it).
 
 use super::super::ip;
-use super::same_bytes::{encapsulates, masked, masked_udp};
-use super::{NETWORKS, Tunnels};
+use super::same_bytes::frames_are_encapsulated;
+use super::{NETWORKS, Tunnels, carries};
 use crate::harness::Bywash;
 use bywash_lab::{Ping, Probe, kernel_has, require, require_lab};
-use bywash_wire::checksum::pseudo4;
 
 fn has_networks() -> Probe {
     ["vxlan", "8021q", "bridge-vlans"].into_iter().try_for_each(kernel_has)
@@ -14,14 +13,7 @@ fn has_networks() -> Probe {
 #[test]
 fn networks_of_a_vxlan_are_forwarded_past_the_kernel() {
     require!(require_lab(), has_networks());
-    let tunnels = Tunnels::new(&NETWORKS);
-    tunnels.assert_connected();
-    for more in [&[][..], &["--xdp", "native"]] {
-        let arguments = [&["--level", "user"][..], more, &["r0", "r1"]].concat();
-        let bywash = Bywash::run(tunnels.0.r(), &arguments);
-        tunnels.wait_for_tunnels(&bywash);
-        tunnels.assert_carried(&bywash);
-        tunnels.assert_connected();
+    carries(&NETWORKS, |_, bywash| {
         let shown = bywash.port("r1");
         let names = |kind: &str| -> Vec<String> {
             let above = shown["above"].as_array().unwrap().iter().filter(|of| of["kind"] == kind);
@@ -30,19 +22,13 @@ fn networks_of_a_vxlan_are_forwarded_past_the_kernel() {
         assert_eq!(names("vxlan"), ["vxn VNI 97", "vxn VNI 98"], "{shown}");
         assert_eq!(names("vlan"), ["brn.97", "brn.98"], "{shown}");
         bywash.assert_conserved();
-        bywash.stop();
-    }
+    });
 }
 
 #[test]
 fn frames_of_networks_are_encapsulated_as_the_kernel_does() {
     require!(require_lab(), has_networks());
-    let tunnels = Tunnels::new(&NETWORKS);
-    let without_source = |frame: Vec<u8>| {
-        let pseudo = pseudo4(frame[14..].first_chunk().unwrap(), 17, (frame.len() - 34) as u16);
-        masked(masked_udp(frame, 34, pseudo))
-    };
-    encapsulates(&tunnels, &NETWORKS.map(|row| row.3), &[0xfd97, 0xfd98], without_source);
+    frames_are_encapsulated(&NETWORKS);
 }
 
 /// The VNIs of VLANs, and the stations in them, are the kernel's after each change.

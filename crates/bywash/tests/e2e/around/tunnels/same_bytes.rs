@@ -32,7 +32,7 @@ pub fn frame(to: &str, from: &str, kind: u16, packet: &[u8]) -> Vec<u8> {
 }
 
 /// Clears the fields that the kernel chooses as it likes: identification, and with it the checksum.
-pub fn masked(mut frame: Vec<u8>) -> Vec<u8> {
+fn masked(mut frame: Vec<u8>) -> Vec<u8> {
     frame[18..20].fill(0);
     frame[24..26].fill(0);
     frame
@@ -120,7 +120,7 @@ fn frames_with_headers_of_routes_are_encapsulated_as_the_kernel_does() {
     frames_are_encapsulated(&EXTERNAL);
 }
 
-fn frames_are_encapsulated(rows: &'static [Row; 2]) {
+pub fn frames_are_encapsulated(rows: &'static [Row; 2]) {
     require!(require_lab(), kernel_has("vxlan"));
     let tunnels = Tunnels::new(rows);
     // The kernel would leave the checksum to the device.
