@@ -429,7 +429,7 @@ fn vlans(body: &[u8]) -> Parsed {
         let last = attribute(entry, BRIDGE_VLANDB_ENTRY_RANGE).map_or(Some(first), |value| u16_at(value, 0))?;
         let state = attribute(entry, BRIDGE_VLANDB_ENTRY_STATE).and_then(|value| u8_at(value, 0));
         let tunnel = attribute(entry, BRIDGE_VLANDB_ENTRY_TUNNEL_INFO);
-        // That of the first VLAN: only VLANs with consecutive VNIs form a range (vlan_tunid_inrange).
+        // The VNI is the first VLAN's: only VLANs with consecutive VNIs form a range (vlan_tunid_inrange).
         let vni =
             tunnel.and_then(|info| u32_at(attribute(info, BRIDGE_VLANDB_TINFO_ID)?, 0)).filter(|vni| vni >> 24 == 0);
         let untagged = flags & BRIDGE_VLAN_INFO_UNTAGGED != 0;

@@ -559,7 +559,7 @@ fn nics_carry_a_vlan_through_a_network_of_a_vxlan() {
 /// Bridge between a NIC and a VXLAN.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Through {
-    /// One that does not filter VLANs.
+    /// Bridge that does not filter VLANs.
     Bridge,
     /// A VLAN with a tag on the NIC and none on the VXLAN.
     Vlan,

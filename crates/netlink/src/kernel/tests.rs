@@ -262,7 +262,7 @@ fn a_teams_options_are_part_of_its_links_once_they_have_been_read() {
     assert_eq!(kernel.apply(teamed(4, "veth", Some(9)), Origin::Live), Scope::NONE);
     assert_eq!(kernel.apply(teamed(9, "team", None), Origin::Live), Scope::LINKS, "to be read");
     assert_eq!(kernel.apply(teamed(9, "team", None), Origin::Live), Scope::NONE, "only once");
-    // What is announced before the options have been read may not be all.
+    // An announcement before the options have been read may not have all of them.
     kernel.change_team(9, Set::active(4));
     assert_eq!(links(&mut kernel), [(4, None, None), (9, Some((unknown, None)), None)]);
     read(&mut kernel, 5);

@@ -98,7 +98,7 @@ fn link_info(info: &[u8], link: &mut Link) {
         "ipvlan" | "ipvtap" => link.ipvlan = attribute(data, IFLA_IPVLAN_MODE).and_then(|value| u16_at(value, 0)),
         "vrf" => link.vrf = attribute(data, IFLA_VRF_TABLE).and_then(|value| u32_at(value, 0)),
         "bond" => link.bond = bond(data),
-        // Its options are read by generic netlink.
+        // Generic netlink shows the options of a team, rtnetlink none.
         "team" => link.bond = Some(Bond { mode: Bond::UNKNOWN, active: None, xmit_hash: 0, plain: data.is_empty() }),
         "bridge" => link.bridge = bridge(data),
         "ipip" => link.tunnel = ip_tunnel(data, Encapsulation::Ipip),
