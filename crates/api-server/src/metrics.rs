@@ -198,6 +198,14 @@ fn placement(out: &mut Text, placement: &[Placement]) {
         },
         |(port, ignored)| port.kept.iter().filter(|kept| kept.ignored == *ignored).count() as f64,
     );
+    if let Some(policies) = placement.iter().find_map(|port| port.policies) {
+        let name = "bywash_kernel_policy_changes_total";
+        out.family(name, "counter", "Changes of the kernel's policies, some of them several at once.");
+        out.sample(name, &[], policies.changes as f64);
+        let name = "bywash_kernel_policies_pending";
+        out.family(name, "gauge", "1 while a change of the kernel's policies is read: the kernel forwards meanwhile.");
+        out.sample(name, &[], f64::from(u8::from(policies.pending)));
+    }
     out.rows(
         ("bywash_placement_frames_total", "counter", "Frames received, by the level they were handled at."),
         placement.iter().flat_map(|Placement { port, frames, .. }| {

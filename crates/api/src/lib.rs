@@ -28,7 +28,7 @@ pub use drops::{DropCount, Drops, EventCount, XdpCount};
 pub use established::{EstablishedFlow, EstablishedFlows, FlowDirection, FlowFamily, FlowTable, FlowsRevoked};
 pub use established::{KernelConnections, KernelReason, LastRevoked};
 pub use firewall::{Established, Firewall, FirewallChain, FirewallReason};
-pub use placement::{CpuFrames, Kept, LevelFrames, Placement};
+pub use placement::{CpuFrames, Kept, LevelFrames, Placement, Policies};
 pub use pools::{Arena, Audit, Blocks, Pool, Pools};
 pub use ports::{Above, Port, PortCounters, PortTxQueue, Queue, SwitchPort, TxQueue};
 pub use request::{CAPTURE_NUMBER, CaptureRequest, Direction, REQUESTS, Request};

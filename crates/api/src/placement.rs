@@ -36,8 +36,21 @@ pub struct Placement {
     pub target_why: Option<String>,
     /// Kernel policies that apply to packets received on the port.
     pub kept: Vec<Kept>,
+    /// State of the kernel's policies as a whole; missing in modes that do not follow them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub policies: Option<Policies>,
     /// Frames received, by the level at which they were handled.
     pub frames: LevelFrames,
+}
+
+/// State of the kernel's policies as a whole.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Policies {
+    /// Changes noticed since the start, some of them several at once.
+    pub changes: u64,
+    /// True until the newest change has been read and applied: the kernel forwards all packets meanwhile.
+    pub pending: bool,
 }
 
 /// Frames sent by a CPU.

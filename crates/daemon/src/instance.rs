@@ -174,7 +174,8 @@ impl Running {
             (PortId(*at as u16), row)
         };
         let rows: Vec<_> = self.0.ports().iter().map(row).collect();
-        rows.into_iter().map(|(id, row)| Placement { kept: self.0.view.kept(id), ..row }).collect()
+        let policies = self.0.view.policies();
+        rows.into_iter().map(|(id, row)| Placement { kept: self.0.view.kept(id), policies, ..row }).collect()
     }
 
     /// Adds the levels of the ports that flows pass.

@@ -1,7 +1,7 @@
 //! View of a mode for the API.
 
 use crate::vlans::Left;
-use bywash_api::{Above, Answer, CpesChanged, FlowsChanged, Kept, KeysChanged, SwitchPort, Topic, Traced};
+use bywash_api::{Above, Answer, CpesChanged, FlowsChanged, Kept, KeysChanged, Policies, SwitchPort, Topic, Traced};
 use bywash_api_server::Rows;
 use bywash_config::Config;
 use bywash_engine::PortId;
@@ -93,6 +93,11 @@ pub trait View: Send + Sync {
     /// Returns the policies for which packets received on this port are left to the kernel.
     fn kept(&self, _port: PortId) -> Vec<Kept> {
         vec![]
+    }
+
+    /// Returns the state of the kernel's policies; `None` in modes that do not follow them.
+    fn policies(&self) -> Option<Policies> {
+        None
     }
 
     /// Returns this port's part in a switch; `None` in other modes.

@@ -13,35 +13,48 @@ use std::sync::{Arc, Mutex};
 pub struct Keeper(Arc<Inner>);
 
 struct Inner {
-    /// Number of announcements so far.
-    announced: Mutex<u64>,
+    state: Mutex<State>,
     close: Box<dyn Fn() + Send + Sync>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct State {
+    /// Number of announcements so far.
+    announced: u64,
+    /// Set if the gate was opened after the newest announcement.
+    open: bool,
 }
 
 impl Keeper {
     /// Creates a keeper that closes the gate by calling `close`. The owner provides the gate, initially closed.
     pub fn new(close: impl Fn() + Send + Sync + 'static) -> Self {
-        Self(Arc::new(Inner { announced: Mutex::new(0), close: Box::new(close) }))
+        Self(Arc::new(Inner { state: Mutex::default(), close: Box::new(close) }))
     }
 
     /// Closes the gate because the known state may be out of date.
-    pub(crate) fn close(&self) {
-        let mut announced = lock(&self.0.announced);
-        *announced += 1;
+    pub fn close(&self) {
+        let mut state = lock(&self.0.state);
+        *state = State { announced: state.announced + 1, open: false };
         (self.0.close)();
     }
 
     /// Returns the number of announcements so far. Taken before the state is read, it identifies the reading.
-    pub(crate) fn announced(&self) -> u64 {
-        *lock(&self.0.announced)
+    pub fn announced(&self) -> u64 {
+        lock(&self.0.state).announced
+    }
+
+    /// Returns whether the gate was opened after the newest announcement.
+    pub fn is_open(&self) -> bool {
+        lock(&self.0.state).open
     }
 
     /// Runs `open` unless a change was announced after reading `number` began; returns whether it ran.
     pub fn open(&self, number: u64, open: impl FnOnce()) -> bool {
-        let announced = lock(&self.0.announced);
-        let newest = *announced == number;
+        let mut state = lock(&self.0.state);
+        let newest = state.announced == number;
         if newest {
             open();
+            state.open = true;
         }
         newest
     }
@@ -49,7 +62,8 @@ impl Keeper {
 
 impl std::fmt::Debug for Keeper {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Keeper").field("announced", &self.announced()).finish()
+        let State { announced, open } = *lock(&self.0.state);
+        f.debug_struct("Keeper").field("announced", &announced).field("open", &open).finish()
     }
 }
 
@@ -64,11 +78,13 @@ mod tests {
         let gate = open.clone();
         let keeper = Keeper::new(move || gate.store(false, Ordering::Release));
         let number = keeper.announced();
+        assert!(!keeper.is_open());
         assert!(keeper.open(number, || open.store(true, Ordering::Release)));
+        assert!(keeper.is_open());
         keeper.close();
-        assert!(!open.load(Ordering::Acquire));
+        assert!(!open.load(Ordering::Acquire) && !keeper.is_open());
         assert!(!keeper.open(number, || open.store(true, Ordering::Release)));
-        assert!(!open.load(Ordering::Acquire));
+        assert!(!open.load(Ordering::Acquire) && !keeper.is_open());
         assert!(keeper.open(number + 1, || open.store(true, Ordering::Release)));
     }
 }

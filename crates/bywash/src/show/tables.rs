@@ -543,6 +543,10 @@ fn placement(placement: &[Placement]) -> String {
             }
         }
     }
+    if placement.iter().any(|row| row.policies.is_some_and(|policies| policies.pending)) {
+        more +=
+            "a change of the kernel's policies is being read: the kernel forwards all packets until it is applied\n";
+    }
     grid.render("no ports") + &more + &kept(placement)
 }
 

@@ -249,6 +249,19 @@ impl<'a> Bywash<'a> {
         }
     }
 
+    /// Makes a change that concerns the kernel's policies, and waits until they have been read and applied: the kernel
+    /// forwards meanwhile.
+    pub fn change_policies<T>(&self, change: impl FnOnce() -> T) -> T {
+        let changes = |shown: &Value| shown[0]["policies"]["changes"].as_u64().unwrap();
+        let before = changes(&self.show(&["placement"]));
+        let done = change();
+        self.wait("the policies to be read", |bywash| {
+            let shown = bywash.show(&["placement"]);
+            changes(&shown) > before && shown[0]["policies"]["pending"] == false
+        });
+        done
+    }
+
     /// Waits until every packet is accounted for: the packets received and generated equal those sent, dropped and
     /// handed to the kernel.
     pub fn assert_conserved(&self) {

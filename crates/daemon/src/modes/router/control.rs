@@ -116,8 +116,15 @@ pub fn set_up(setup: &Setup<'_>) -> anyhow::Result<Parts> {
     };
     let tracer = Tracer { tables, domain: setup.domain.clone(), config, gates, flows: known };
     let (seen, shown) = (names.clone(), refused.clone());
-    let reasons = guard.reasons();
-    let view = Arc::new(Routes { control: control.clone(), names: seen, refused: shown, tracer, reasons, established });
+    let view = Arc::new(Routes {
+        control: control.clone(),
+        names: seen,
+        refused: shown,
+        tracer,
+        reasons: guard.reasons(),
+        keeper: guard.keeper(),
+        established,
+    });
     let (bufs, punt) = (Buffers::attach(setup.pools, 0), Punt::open(refused));
     let (resolving, confirmed) = (VecDeque::new(), Instant::now());
     let control = Box::new(Routing {

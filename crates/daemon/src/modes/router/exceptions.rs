@@ -64,8 +64,6 @@ pub struct Guard {
     /// Newest reading, judged again when ports or configuration change.
     reading: Option<Reading>,
     verdict: Verdict,
-    /// Set while the gates are open as far as the verdict allows.
-    open: bool,
     failed: bool,
     reasons: KeptReasons,
     /// Numbers of the ports for which the verdict was logged.
@@ -114,7 +112,6 @@ impl Guard {
             respect: respect(config),
             reading: None,
             verdict: Verdict::default(),
-            open: false,
             failed: false,
             reasons: KeptReasons::default(),
             known: BTreeSet::new(),
@@ -131,10 +128,15 @@ impl Guard {
         self.reasons.clone()
     }
 
+    /// Returns the keeper of the gates.
+    pub fn keeper(&self) -> Keeper {
+        self.watcher.keeper().clone()
+    }
+
     /// Waits until it is known which packets may be forwarded, for at most `FIRST`.
     pub fn begin(&mut self, control: &Mutex<Control>, shared: &Shared) {
         let until = Instant::now() + FIRST;
-        while !self.open && !self.failed {
+        while !self.watcher.keeper().is_open() && !self.failed {
             match self.watcher.readings().recv_timeout(until.saturating_duration_since(Instant::now())) {
                 Ok(reading) => self.apply_reading(reading, control, shared),
                 Err(_) => {
@@ -159,15 +161,14 @@ impl Guard {
                 Err(TryRecvError::Disconnected) => {
                     tracing::error!("the kernel's policies can no longer be followed: the kernel forwards from now on");
                     self.failed = true;
-                    self.gates.close_all();
-                    self.program.iter().for_each(af_xdp::XdpDatapath::close);
+                    self.watcher.keeper().close();
                     return;
                 }
             }
         }
         if let Some(reading) = newest {
             self.apply_reading(reading, control, shared);
-        } else if self.open {
+        } else if self.watcher.keeper().is_open() {
             self.let_flows_pass(control, shared);
             // Configure programs that were attached since.
             self.set_programs(control, shared);
@@ -176,14 +177,12 @@ impl Guard {
 
     /// Closes the gates until the policies have been read again.
     pub fn close(&mut self) {
-        self.open = false;
         self.watcher.set_ports(self.ports.clone());
     }
 
     /// Sets the ports. If they differ, the gates close until the policies that concern them have been read.
     pub fn set_ports(&mut self, ports: Vec<PortLink>) {
         if ports != self.ports {
-            self.open = false;
             self.watcher.set_ports(ports.clone());
             self.ports = ports;
         }
@@ -245,7 +244,7 @@ impl Guard {
     fn open_gates(&mut self, control: &Mutex<Control>, shared: &Shared) {
         self.set_programs(control, shared);
         let (gates, program) = (&self.gates, &self.program);
-        self.open = self.watcher.keeper().open(self.number, || {
+        self.watcher.keeper().open(self.number, || {
             // The gates of unused numbers stay closed for the next interface that gets one.
             for number in 0..(PORTS + VLANS) as u16 {
                 gates.set(PortId(number), self.gate(number));

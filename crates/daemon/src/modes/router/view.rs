@@ -7,9 +7,10 @@ use super::trace::{self, Decisions, Followed, Tracer};
 use crate::modes::{Names, mac, packet};
 use crate::view::{PIECE, Refused, View};
 use crate::vlans::Left;
-use bywash_api::{Above, Answer, Kept, Neighbour, NextHop, Route, Topic, TraceAdjacency, Traced};
+use bywash_api::{Above, Answer, Kept, Neighbour, NextHop, Policies, Route, Topic, TraceAdjacency, Traced};
 use bywash_api_server::Rows;
 use bywash_engine::PortId;
+use bywash_exceptions::Keeper;
 use bywash_fib::model::{Prefix, Tunnel};
 use bywash_router::control::{Control, HopView, MasterSpec, NeighbourView, Place, PortView, RouteStatus, RouteView};
 use bywash_router::left_by_program;
@@ -30,6 +31,8 @@ pub struct Routes {
     pub tracer: Tracer,
     /// Reasons for which packets are left to the kernel.
     pub reasons: KeptReasons,
+    /// Keeper of the gates, which are closed while the policies are read.
+    pub keeper: Keeper,
     pub established: Established,
 }
 
@@ -137,6 +140,10 @@ impl View for Routes {
 
     fn kept(&self, port: PortId) -> Vec<Kept> {
         exceptions::shown(&self.reasons, port)
+    }
+
+    fn policies(&self) -> Option<Policies> {
+        Some(Policies { changes: self.keeper.announced(), pending: !self.keeper.is_open() })
     }
 
     fn refused(&self, port: PortId) -> Option<&Refused> {
