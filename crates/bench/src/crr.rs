@@ -14,7 +14,7 @@ use crate::args::SECONDS;
 use anyhow::ensure;
 use bywash_config::count;
 use bywash_lab::Topology;
-use bywash_netlink::socket::Socket;
+use bywash_nl::socket::Socket;
 use clap::Args;
 use rustix::net::netlink;
 use serde::Serialize;

@@ -3,8 +3,8 @@
 use crate::connection::{Connection, Key, status};
 use crate::filter::filter;
 use crate::message::{self, Body, Event, parse_event};
-use bywash_netlink::socket::{DATAGRAM, Dumped, Received, Socket};
-use bywash_netlink::wire::{Message, Messages, NLM_F_ECHO, NLMSG_ERROR, Request};
+use bywash_nl::socket::{DATAGRAM, Dumped, Received, Socket};
+use bywash_nl::wire::{Message, Messages, NLM_F_ECHO, NLMSG_ERROR, Request};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
 use socket2::SockRef;
@@ -37,7 +37,7 @@ pub enum Error {
     Lacking,
     /// A netlink socket failed.
     #[error("connections cannot be followed: {0}")]
-    Netlink(#[from] bywash_netlink::Error),
+    Netlink(#[from] bywash_nl::Error),
     /// The kernel lacks ctnetlink.
     #[error("connections cannot be read: the kernel lacks ctnetlink (module nf_conntrack_netlink)")]
     Unsupported,
@@ -90,7 +90,7 @@ impl Kernel {
         let (events, requests) = (open(&groups, RECEIVE_BUFFER)?, open(&[], REQUEST_BUFFER)?);
         SockRef::from(&events)
             .attach_filter(&filter(status))
-            .map_err(|source| bywash_netlink::Error::Socket { doing: "filter the events of", source })?;
+            .map_err(|source| bywash_nl::Error::Socket { doing: "filter the events of", source })?;
         Ok(Self { events, requests, buffer: vec![0; DATAGRAM] })
     }
 
@@ -297,9 +297,7 @@ pub fn read_connections(each: &mut dyn FnMut(Connection)) -> Result<(), Error> {
 
 fn open(groups: &[u32], size: usize) -> Result<Socket, Error> {
     Socket::open_protocol(Some(rustix::net::netlink::NETFILTER), groups, size).map_err(|error| match error {
-        bywash_netlink::Error::Socket { ref source, .. }
-            if Errno::from_io_error(source) == Some(Errno::PROTONOSUPPORT) =>
-        {
+        bywash_nl::Error::Socket { ref source, .. } if Errno::from_io_error(source) == Some(Errno::PROTONOSUPPORT) => {
             Error::Lacking
         }
         error => error.into(),
@@ -311,7 +309,7 @@ fn receive(
     buffer: &mut [u8],
     datagrams: usize,
     each: &mut dyn FnMut(Event),
-) -> Result<Events, bywash_netlink::Error> {
+) -> Result<Events, bywash_nl::Error> {
     let mut announced = Events::All;
     for _ in 0..datagrams {
         match socket.receive(buffer)? {

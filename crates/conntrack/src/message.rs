@@ -1,7 +1,7 @@
 //! ctnetlink's messages, whose numbers are in network order.
 
 use crate::connection::{Connection, Key, Tuple, status, tcp};
-use bywash_netlink::wire::{Attributes, Message, attribute};
+use bywash_nl::wire::{Attributes, Message, attribute};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// Size of struct nfgenmsg, in octets.
@@ -288,7 +288,7 @@ fn written(key: &Key) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bywash_netlink::wire::{Messages, Request};
+    use bywash_nl::wire::{Messages, Request};
     use proptest::prelude::*;
 
     fn key(src: &str, dst: &str, protocol: u8, zone: u16) -> Key {

@@ -1,8 +1,8 @@
 //! Netlink dumps that are repeated until no change interrupts them.
 
-use bywash_netlink::Error;
-use bywash_netlink::socket::{Dumped, Socket};
-use bywash_netlink::wire::Message;
+use bywash_nl::Error;
+use bywash_nl::socket::{Dumped, Socket};
+use bywash_nl::wire::Message;
 
 /// Attempts at a dump before giving up because changes interrupt it.
 const TRIES: u32 = 8;

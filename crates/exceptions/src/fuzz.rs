@@ -10,7 +10,7 @@ use crate::nft::{Answer, Evaluator, Family, Flow, Interface, Ruleset, Table, Tup
 use crate::{Effect, Families, PortLink, Reading, Respect, Scope, Vrf, judge, rules, tc, xfrm};
 use attributes::{Choice, datagram};
 use bywash_fib::model::{Encapsulation, Prefix, Tunnel};
-use bywash_netlink::wire::Messages;
+use bywash_nl::wire::Messages;
 use std::net::{IpAddr, Ipv4Addr};
 
 /// NFT_MSG_NEWTABLE, NEWCHAIN, NEWRULE, NEWSET, NEWSETELEM and NEWOBJ, with the size of struct nfgenmsg.

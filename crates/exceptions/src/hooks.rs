@@ -7,8 +7,8 @@
 use crate::dump::dump;
 use crate::effect::{Effect, Kind, Scope};
 use bywash_fib::model::Families;
-use bywash_netlink::socket::Socket;
-use bywash_netlink::wire::Attributes;
+use bywash_nl::socket::Socket;
+use bywash_nl::wire::Attributes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, Read};
@@ -212,7 +212,7 @@ fn has_services(start: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bywash_netlink::wire::attribute;
+    use bywash_nl::wire::attribute;
 
     #[test]
     fn services_follow_three_lines() {

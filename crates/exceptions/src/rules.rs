@@ -9,7 +9,7 @@
 use crate::effect::{Effect, IfMatch, Kind, Scope};
 use crate::verdict::PortLink;
 use bywash_fib::model::{self, Families, Prefix, RouteKind, Then};
-use bywash_netlink::wire::{Attributes, u8_at, u32_at};
+use bywash_nl::wire::{Attributes, u8_at, u32_at};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 // linux/fib_rules.h

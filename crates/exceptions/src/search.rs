@@ -3,8 +3,8 @@
 
 use crate::translated::translated_outer;
 use bywash_fib::model::Tunnel;
-use bywash_netlink::pace::Cost;
-use bywash_netlink::socket::{DATAGRAM, Socket};
+use bywash_nl::pace::Cost;
+use bywash_nl::socket::{DATAGRAM, Socket};
 use bywash_sync::lock;
 use std::collections::BTreeSet;
 use std::io;

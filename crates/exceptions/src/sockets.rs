@@ -7,8 +7,8 @@
 use crate::dump::dump;
 use crate::effect::{Effect, Kind, Scope};
 use bywash_fib::model::{Prefix, is_host};
-use bywash_netlink::socket::Socket;
-use bywash_netlink::wire::{Attributes, Message, attribute, u8_at};
+use bywash_nl::socket::Socket;
+use bywash_nl::wire::{Attributes, Message, attribute, u8_at};
 use std::collections::{BTreeSet, VecDeque};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};

@@ -5,7 +5,7 @@
 
 use crate::effect::{Effect, IfMatch, Kind, Scope};
 use bywash_fib::model::Families;
-use bywash_netlink::wire::{Attributes, u32_at};
+use bywash_nl::wire::{Attributes, u32_at};
 
 // linux/rtnetlink.h, linux/pkt_sched.h
 pub const RTM_NEWQDISC: u16 = 36;

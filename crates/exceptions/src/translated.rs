@@ -5,8 +5,8 @@
 
 use crate::dump::dump;
 use bywash_fib::model::{Families, Tunnel};
-use bywash_netlink::socket::Socket;
-use bywash_netlink::wire::{Attributes, Message, attribute};
+use bywash_nl::socket::Socket;
+use bywash_nl::wire::{Attributes, Message, attribute};
 use libc::{AF_INET, AF_INET6};
 use std::collections::BTreeSet;
 use std::net::IpAddr;

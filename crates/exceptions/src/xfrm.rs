@@ -3,7 +3,7 @@
 
 use crate::effect::{Effect, Kind, Scope};
 use bywash_fib::model::{Families, Prefix};
-use bywash_netlink::wire::{Message, u8_at, u16_at, u32_at};
+use bywash_nl::wire::{Message, u8_at, u16_at, u32_at};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 // linux/xfrm.h

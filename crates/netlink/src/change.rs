@@ -1,9 +1,9 @@
 //! Changes the kernel's routes in bulk, for benchmarks and tests that measure the cost of following them.
 
-use crate::error::Error;
-use crate::socket::{DATAGRAM, Received, Socket};
 use crate::uapi::*;
-use crate::wire::Request;
+use bywash_nl::Error;
+use bywash_nl::socket::{DATAGRAM, Received, Socket};
+use bywash_nl::wire::{NLM_F_CREATE, Request, u32_at};
 use rustix::io::Errno;
 use std::net::Ipv4Addr;
 
@@ -67,7 +67,7 @@ impl Changer {
             Received::Empty => return Ok(()),
             Received::Lost => Errno::NOBUFS,
             Received::Datagram(length) => {
-                let code = crate::wire::u32_at(&self.buffer[..length], 16).unwrap_or(0) as i32;
+                let code = u32_at(&self.buffer[..length], 16).unwrap_or(0) as i32;
                 Errno::from_raw_os_error(code.saturating_neg())
             }
         };

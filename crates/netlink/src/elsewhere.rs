@@ -4,13 +4,13 @@
 //! processes with CAP_NET_BROADCAST. It gives a number to the namespaces to which interfaces of this one were moved.
 //! Those of processes are given one here, because programs also create interfaces directly where they belong.
 
-use crate::error::Error;
-use crate::pace::Cost;
 use crate::parse::upper_elsewhere;
-use crate::socket::{DATAGRAM, Dumped, Socket};
 use crate::uapi::*;
-use crate::wire::{Attributes, Message, attribute, u32_at};
 use bywash_fib::model::{Change, Link};
+use bywash_nl::Error;
+use bywash_nl::pace::Cost;
+use bywash_nl::socket::{DATAGRAM, Dumped, Socket};
+use bywash_nl::wire::{Attributes, Message, attribute, u32_at};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};

@@ -7,18 +7,34 @@
 //! notification had already removed.
 
 use crate::advertised::Advertisements;
-use crate::error::Error;
 use crate::kernel::{Kernel, Origin, Scope};
 use crate::parse::{Event, Leg, parse};
-use crate::socket::{DATAGRAM, Dumped, Received, Socket};
 use crate::stats::Stats;
 use crate::teams::Teams;
 use crate::uapi::*;
-use crate::wire::{Message, Messages, attribute};
 use bywash_fib::model::Change;
+use bywash_nl::Error;
+use bywash_nl::socket::{DATAGRAM, Dumped, Received, Socket};
+use bywash_nl::wire::{Message, Messages, attribute};
 use rustix::fd::{AsFd, BorrowedFd};
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::{Duration, Instant};
+
+/// All multicast groups that the mirror follows.
+const GROUPS: [u32; 10] = [
+    RTNLGRP_LINK,
+    RTNLGRP_NEIGH,
+    RTNLGRP_IPV4_IFADDR,
+    RTNLGRP_IPV4_ROUTE,
+    RTNLGRP_IPV6_IFADDR,
+    RTNLGRP_IPV6_ROUTE,
+    RTNLGRP_IPV4_NETCONF,
+    RTNLGRP_IPV6_NETCONF,
+    RTNLGRP_NEXTHOP,
+    RTNLGRP_BRVLAN,
+];
+/// Multicast groups of links and their addresses.
+const LINK_GROUPS: [u32; 3] = [RTNLGRP_LINK, RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV6_IFADDR];
 
 /// Datagrams read from the socket before changes are reported.
 const TURN: usize = 8192;
@@ -95,12 +111,12 @@ impl Follower {
     /// nothing yet.
     pub fn new(receive_buffer: usize, settle: Duration, routes: bool) -> Result<Self, Error> {
         let (groups, follows): (&[u32], _) = match routes {
-            true => (&crate::socket::GROUPS, Scope::ALL),
-            false => (&crate::socket::LINK_GROUPS, Scope::LINKS | Scope::ADDRESSES),
+            true => (&GROUPS, Scope::ALL),
+            false => (&LINK_GROUPS, Scope::LINKS | Scope::ADDRESSES),
         };
         let events = Socket::open(groups, receive_buffer)?;
         // Kernels before 5.18 have neither the group nor what it is for.
-        let _ = crate::membership::join(&events, RTNLGRP_TUNNEL);
+        let _ = events.join(RTNLGRP_TUNNEL);
         let requests = Socket::open(&[], 1 << 20)?;
         Ok(Self {
             events,

@@ -10,8 +10,8 @@ use crate::State;
 use crate::kernel::{Kernel, Origin};
 use crate::parse::{Event, parse, upper_elsewhere};
 use crate::uapi::*;
-use crate::wire::{Attributes, Messages};
 use attributes::{Choice, datagram};
+use bywash_nl::wire::{Attributes, Messages};
 
 /// Messages that the parser knows.
 pub(crate) const CHOICE: Choice = Choice {

@@ -1,10 +1,10 @@
 //! Looks up one interface by name.
 
-use crate::error::Error;
 use crate::parse::{Event, parse};
-use crate::socket::{DATAGRAM, Socket};
 use crate::uapi::*;
 use bywash_fib::model::Link;
+use bywash_nl::Error;
+use bywash_nl::socket::{DATAGRAM, Socket};
 
 /// Returns the interface called `name` in the calling thread's network namespace; `None` if there is none.
 ///

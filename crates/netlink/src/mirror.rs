@@ -1,13 +1,13 @@
 //! The mirror's public interface: a thread, a channel of changes, and counters.
 
 use crate::elsewhere::Elsewhere;
-use crate::error::Error;
 use crate::follow::Follower;
 use crate::probe::Prober;
 use crate::state::State;
 use crate::stats::Stats;
-use crate::wake::Wake;
 use bywash_fib::model::Change;
+use bywash_nl::Error;
+use bywash_nl::wake::Wake;
 use bywash_sync::lock;
 use std::collections::VecDeque;
 use std::net::IpAddr;

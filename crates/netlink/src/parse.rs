@@ -5,11 +5,11 @@ mod link;
 pub(crate) use link::upper_elsewhere;
 
 use crate::uapi::*;
-use crate::wire::{Attributes, Message, u8_at, u16_at, u32_at};
 use bywash_fib::model::{
     Address, Behind, BridgeVlans, Link, Mac, Member, Neighbour, NeighbourState, Outer, OuterHeader, Prefix, Station,
     VlanRange, is_host,
 };
+use bywash_nl::wire::{Attributes, Message, u8_at, u16_at, u32_at};
 use link::link;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher, Hash};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -566,10 +566,6 @@ fn is_zero(value: &[u8]) -> bool {
 
 fn mac(value: &[u8]) -> Option<Mac> {
     value.try_into().ok()
-}
-
-pub(crate) fn text(value: &[u8]) -> String {
-    String::from_utf8_lossy(value.split(|octet| *octet == 0).next().unwrap_or_default()).into_owned()
 }
 
 #[cfg(test)]

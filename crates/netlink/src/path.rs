@@ -1,10 +1,10 @@
 //! Asks the kernel for what it knows of paths.
 
-use crate::error::Error;
 use crate::parse::{Leg, ip, leg_attribute};
-use crate::socket::{DATAGRAM, Socket};
 use crate::uapi::*;
-use crate::wire::{Attributes, attribute, u32_at};
+use bywash_nl::Error;
+use bywash_nl::socket::{DATAGRAM, Socket};
+use bywash_nl::wire::{Attributes, attribute, u32_at};
 use std::net::IpAddr;
 
 /// A path to another host, as far as it differs from its interface and from the host's defaults.

@@ -1,10 +1,10 @@
 //! Requests neighbour resolution from the kernel.
 
-use crate::error::Error;
 use crate::parse::{Event, parse};
-use crate::socket::{DATAGRAM, Received, Socket};
 use crate::uapi::*;
-use crate::wire::{Message, Messages, Request, u16_at, u32_at};
+use bywash_nl::Error;
+use bywash_nl::socket::{DATAGRAM, Received, Socket};
+use bywash_nl::wire::{Message, Messages, NLM_F_ACK, NLM_F_CREATE, Request, u16_at, u32_at};
 use bywash_sync::lock;
 use rustix::io::Errno;
 use std::collections::{HashMap, VecDeque};

@@ -1,12 +1,11 @@
 //! Teams (the kernel's driver `team`). Rtnetlink shows which interfaces belong to one; everything else is an option,
 //! which the kernel announces, and shows on request, by generic netlink (linux/if_team.h).
 
-use crate::error::Error;
-use crate::generic::{self, Family};
-use crate::parse::text;
-use crate::socket::{DATAGRAM, Received, Socket};
-use crate::wire::{Attributes, Messages, attribute, u8_at, u32_at};
 use bywash_fib::model::{Bond, Member};
+use bywash_nl::Error;
+use bywash_nl::generic::{self, Family};
+use bywash_nl::socket::{DATAGRAM, Received, Socket};
+use bywash_nl::wire::{Attributes, Messages, attribute, text, u8_at, u32_at};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
 use std::collections::BTreeMap;

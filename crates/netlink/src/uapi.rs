@@ -1,20 +1,8 @@
-//! Constants of the kernel's routing netlink, under the kernel's names (linux/netlink.h, rtnetlink.h, if_link.h,
-//! if_addr.h, if_bridge.h, netconf.h, neighbour.h, nexthop.h).
+//! Constants of the kernel's routing netlink, under the kernel's names (linux/rtnetlink.h, if_link.h, if_addr.h,
+//! if_bridge.h, netconf.h, neighbour.h, nexthop.h).
 
-/// Kind of a message with the error, if any, of a request.
-pub const NLMSG_ERROR: u16 = 2;
-pub const NLMSG_DONE: u16 = 3;
-
-pub const NLM_F_REQUEST: u16 = 0x1;
-pub const NLM_F_ACK: u16 = 0x4;
-/// Flag: the sender of a change gets the announcement of it.
-pub const NLM_F_ECHO: u16 = 0x8;
-pub const NLM_F_DUMP_INTR: u16 = 0x10;
-pub const NLM_F_DUMP: u16 = 0x300;
 pub const NLM_F_REPLACE: u16 = 0x100;
 pub const NLM_F_EXCL: u16 = 0x200;
-/// Flag: creates the object if it does not exist; in an announcement: the object is new.
-pub const NLM_F_CREATE: u16 = 0x400;
 pub const NLM_F_APPEND: u16 = 0x800;
 
 pub const RTM_NEWLINK: u16 = 16;
@@ -60,8 +48,6 @@ pub const AF_UNSPEC: u8 = 0;
 pub const AF_INET: u8 = 2;
 pub const AF_BRIDGE: u8 = 7;
 pub const AF_INET6: u8 = 10;
-
-pub const NLA_TYPE_MASK: u16 = 0x3fff;
 
 pub const IFF_UP: u32 = 0x1;
 pub const IFF_RUNNING: u32 = 0x40;

@@ -5,7 +5,7 @@ mod attributes;
 
 use attributes::{Choice, datagram};
 use bywash_conntrack::{Event, TCP, UDP, obstacle, parse_event};
-use bywash_netlink::wire::Messages;
+use bywash_nl::wire::Messages;
 
 /// Name of a property and its check.
 pub type Target = (&'static str, fn(&[u8]));

@@ -1,7 +1,7 @@
 //! Parses the outline of a table from the kernel's answers. No length or offset in them is trusted.
 
 use super::sockopt::{Family, INFO};
-use bywash_netlink::wire::{u16_at, u32_at};
+use bywash_nl::wire::{u16_at, u32_at};
 
 const HOOKS: usize = 5;
 const CHAINS: [&str; HOOKS] = ["PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"];

@@ -8,7 +8,7 @@ pub use set::{elements, set};
 
 use super::{Base, Chain, Expression, Family, Rule, Table, Tracking};
 use crate::effect::IfMatch;
-use bywash_netlink::wire::{Attributes, u32_at};
+use bywash_nl::wire::{Attributes, u32_at};
 use expression::{anything, expression};
 
 /// Size of struct nfgenmsg, in octets.

@@ -3,9 +3,9 @@
 use super::parse::{self, NFGENMSG, Of};
 use super::{Chain, Element, Family, Rule, Ruleset, Set, Table};
 use crate::effect::Unknown;
-use bywash_netlink::Error;
-use bywash_netlink::socket::{DATAGRAM, Dumped, Socket};
-use bywash_netlink::wire::{Attributes, Message, u32_at};
+use bywash_nl::Error;
+use bywash_nl::socket::{DATAGRAM, Dumped, Socket};
+use bywash_nl::wire::{Attributes, Message, u32_at};
 use rustix::io::Errno;
 use std::cell::Cell;
 use std::collections::HashMap;

@@ -2,7 +2,7 @@
 
 use super::flow::{ICMP, ICMP6, Load, View};
 use super::octets::{self, Octet, Of, Truth, Why};
-use bywash_netlink::wire::{u8_at, u16_at, u32_at};
+use bywash_nl::wire::{u8_at, u16_at, u32_at};
 
 /// Common extensions that do not enable connection tracking or defragmentation (net/netfilter/xt_*.c: nf_ct_netns_get
 /// and nf_defrag_*_enable are not called). All others may.

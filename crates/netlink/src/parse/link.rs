@@ -1,9 +1,9 @@
 //! Parses links: the properties of each kind, and the states of members of bonds and bridges.
 
-use super::{Event, Parsed, address_of, attribute, is_zero, mac, text};
+use super::{Event, Parsed, address_of, attribute, is_zero, mac};
 use crate::uapi::*;
-use crate::wire::{Attributes, u8_at, u16_at, u32_at};
 use bywash_fib::model::{Bond, Bridge, Bridging, Encapsulation, Families, Link, Macvlan, Member, Tunnel, Vlan, Vxlan};
+use bywash_nl::wire::{Attributes, text, u8_at, u16_at, u32_at};
 
 /// Parses a message about a link, or about a bridge's member.
 pub(super) fn link(body: &[u8], gone: bool) -> Parsed {

@@ -1,7 +1,7 @@
 use super::*;
 use crate::fuzz::CHOICE;
-use crate::wire;
 use bywash_fib::model::{Bond, Bridge, Bridging, Encapsulation, Families, Tunnel, Vlan, Vxlan};
+use bywash_nl::wire;
 use proptest::prelude::*;
 
 fn attributes() -> impl Strategy<Value = Vec<u8>> {

@@ -1,9 +1,9 @@
 //! Sets options of teams by generic netlink (linux/if_team.h), as teamd does.
 
-use bywash_netlink::generic::{self, Family};
 use bywash_netlink::interface_by_name;
-use bywash_netlink::socket::DATAGRAM;
-use bywash_netlink::wire::attribute;
+use bywash_nl::generic::{self, Family};
+use bywash_nl::socket::DATAGRAM;
+use bywash_nl::wire::attribute;
 
 /// Value of an option, and its type (linux/netlink.h).
 #[allow(dead_code, reason = "not every test sets options of each type")]

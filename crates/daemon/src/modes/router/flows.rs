@@ -13,7 +13,7 @@ use bywash_engine::PortId;
 use bywash_exceptions::PortLink;
 use bywash_exceptions::nft::{Interface, Reader};
 use bywash_fib::flows;
-use bywash_netlink::wake::Wake;
+use bywash_nl::wake::Wake;
 use bywash_router::tables::Tables;
 use bywash_sync::{Published, Qsbr, lock, qsbr};
 use std::cell::RefCell;

@@ -4,7 +4,7 @@ use super::{be32, find, list, nested, object_type, text};
 use crate::nft::ct as keys;
 use crate::nft::expression::To;
 use crate::nft::{Comparison, Expression, Tracking, Verdict, xt};
-use bywash_netlink::wire::{Attributes, u32_at};
+use bywash_nl::wire::{Attributes, u32_at};
 
 pub const NFTA_EXPR_NAME: u16 = 1;
 pub const NFTA_EXPR_DATA: u16 = 2;

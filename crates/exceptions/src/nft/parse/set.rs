@@ -3,7 +3,7 @@
 use super::expression::{NFTA_DATA_VALUE, NFTA_DATA_VERDICT, nested_effect, verdict};
 use super::{NFGENMSG, NFTA_LIST_ELEM, Of, be32, family, find, nested, text};
 use crate::nft::{Data, Element, Set, Tracking};
-use bywash_netlink::wire::Attributes;
+use bywash_nl::wire::Attributes;
 
 pub const NFTA_SET_TABLE: u16 = 1;
 pub const NFTA_SET_NAME: u16 = 2;

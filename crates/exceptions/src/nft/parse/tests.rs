@@ -3,7 +3,7 @@ use super::set::*;
 use super::*;
 use crate::nft::expression::To;
 use crate::nft::{Comparison, Data, Element, Set, Verdict, meta};
-use bywash_netlink::wire::attribute;
+use bywash_nl::wire::attribute;
 use proptest::prelude::*;
 
 fn number(kind: u16, number: u32) -> Vec<u8> {

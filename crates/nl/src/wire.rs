@@ -1,8 +1,26 @@
-//! Netlink framing: parses messages and attributes and builds requests. Numbers are in host order; no length in a
-//! message is trusted.
+//! Netlink framing (linux/netlink.h): parses messages and attributes and builds requests. Numbers are in host order; no
+//! length in a message is trusted.
 
-use crate::uapi::{NLA_TYPE_MASK, NLM_F_REQUEST};
-pub use crate::uapi::{NLM_F_CREATE, NLM_F_ECHO, NLMSG_ERROR};
+/// Type of a message with the error, if any, of a request.
+pub const NLMSG_ERROR: u16 = 2;
+/// Type of the message that ends a dump.
+pub const NLMSG_DONE: u16 = 3;
+
+/// Flag of every request.
+pub const NLM_F_REQUEST: u16 = 0x1;
+/// Flag: the request is answered by [`NLMSG_ERROR`], also if it succeeds.
+pub const NLM_F_ACK: u16 = 0x4;
+/// Flag: the sender of a change gets the announcement of it.
+pub const NLM_F_ECHO: u16 = 0x8;
+/// Flag of an answer: objects changed during the dump, and some may be missing.
+pub const NLM_F_DUMP_INTR: u16 = 0x10;
+/// Flags of a request for all objects.
+pub const NLM_F_DUMP: u16 = 0x300;
+/// Flag: creates the object if it does not exist; in an announcement: the object is new.
+pub const NLM_F_CREATE: u16 = 0x400;
+
+/// Bits of an attribute's type besides its flags.
+const NLA_TYPE_MASK: u16 = 0x3fff;
 
 const HEADER: usize = 16;
 const ATTRIBUTE: usize = 4;
@@ -153,6 +171,11 @@ pub fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
 /// Returns the 32-bit number in host order at offset `at`; `None` beyond the end.
 pub fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     bytes.get(at..at + 4)?.try_into().ok().map(u32::from_ne_bytes)
+}
+
+/// Returns the text of an attribute, which ends at the first octet of 0.
+pub fn text(value: &[u8]) -> String {
+    String::from_utf8_lossy(value.split(|octet| *octet == 0).next().unwrap_or_default()).into_owned()
 }
 
 fn align(length: usize) -> usize {

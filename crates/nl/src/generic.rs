@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::socket::Socket;
-use crate::wire::{Attributes, attribute, u16_at, u32_at};
+use crate::wire::{Attributes, attribute, text, u16_at, u32_at};
 use rustix::io::Errno;
 
 /// Octets of the header of each message (struct genlmsghdr): command, version, two reserved.
@@ -67,7 +67,7 @@ fn family(body: &[u8]) -> Option<Family> {
             CTRL_ATTR_MCAST_GROUPS => groups.extend(Attributes::after(value, 0).filter_map(|(_, group)| {
                 let of = |wanted| Attributes::after(group, 0).find(|(kind, _)| *kind == wanted);
                 let (name, number) = (of(CTRL_ATTR_MCAST_GRP_NAME)?.1, of(CTRL_ATTR_MCAST_GRP_ID)?.1);
-                Some((crate::parse::text(name), u32_at(number, 0)?))
+                Some((text(name), u32_at(number, 0)?))
             })),
             _ => {}
         }

@@ -1,8 +1,10 @@
 //! A netlink socket, bound to the network namespace of the thread that opens it.
 
 use crate::error::Error;
-use crate::uapi::*;
-use crate::wire::{Message, Messages, Request};
+use crate::membership;
+use crate::wire::{
+    Message, Messages, NLM_F_ACK, NLM_F_DUMP, NLM_F_DUMP_INTR, NLMSG_DONE, NLMSG_ERROR, Request, u32_at,
+};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::Timespec;
@@ -15,22 +17,6 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Size of a receive buffer, in octets. Dump datagrams have at most 32 KiB; a notification can be longer.
 pub const DATAGRAM: usize = 64 << 10;
-
-/// All multicast groups that the mirror follows.
-pub(crate) const GROUPS: [u32; 10] = [
-    RTNLGRP_LINK,
-    RTNLGRP_NEIGH,
-    RTNLGRP_IPV4_IFADDR,
-    RTNLGRP_IPV4_ROUTE,
-    RTNLGRP_IPV6_IFADDR,
-    RTNLGRP_IPV6_ROUTE,
-    RTNLGRP_IPV4_NETCONF,
-    RTNLGRP_IPV6_NETCONF,
-    RTNLGRP_NEXTHOP,
-    RTNLGRP_BRVLAN,
-];
-/// Multicast groups of links and their addresses.
-pub(crate) const LINK_GROUPS: [u32; 3] = [RTNLGRP_LINK, RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV6_IFADDR];
 
 /// Result of one receive.
 #[derive(Debug, PartialEq, Eq)]
@@ -84,10 +70,17 @@ impl Socket {
             sockopt::set_socket_recv_buffer_size(&fd, receive_buffer).map_err(opening)?;
         }
         rustix::net::bind(&fd, &SocketAddrNetlink::new(0, 0)).map_err(opening)?;
-        for group in groups {
-            crate::membership::join(&fd, *group).map_err(|source| Error::Socket { doing: "subscribe to", source })?;
-        }
-        Ok(Self { fd, sequence: 0 })
+        let socket = Self { fd, sequence: 0 };
+        groups.iter().try_for_each(|group| socket.join(*group))?;
+        Ok(socket)
+    }
+
+    /// Also receives the messages of a multicast group from now on.
+    ///
+    /// # Errors
+    /// If the protocol has no such group, or the process may not receive its messages.
+    pub fn join(&self, group: u32) -> Result<(), Error> {
+        membership::join(&self.fd, group).map_err(|source| Error::Socket { doing: "subscribe to", source })
     }
 
     /// Sends the request that `build` makes from a fresh sequence number, and returns that number.
@@ -243,7 +236,7 @@ impl AsFd for Socket {
 
 /// Returns the negative error number at the head of `NLMSG_ERROR` and `NLMSG_DONE`.
 fn code(body: &[u8]) -> i32 {
-    crate::wire::u32_at(body, 0).unwrap_or(0) as i32
+    u32_at(body, 0).unwrap_or(0) as i32
 }
 
 fn dump_error(body: &[u8]) -> Result<Dumped, Error> {
