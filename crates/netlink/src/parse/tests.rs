@@ -425,6 +425,7 @@ fn a_vxlans_entry_leads_to_an_end() {
     for special in [NDA_PORT, NDA_VNI, NDA_IFINDEX, NDA_NH_ID] {
         assert_eq!(of(RTM_NEWNEIGH, &[end, (special, &[1, 0, 0, 0])]), Some(gone.clone()), "{special}");
     }
+    assert_eq!(of(RTM_NEWNEIGH, &[end, (NDA_VNI, &[0; 4])]), Some(gone.clone()), "sent as network 0's");
     assert_eq!(of(RTM_NEWNEIGH, &[(NDA_NH_ID, &[1, 0, 0, 0])]), Some(gone.clone()), "several ends");
     let (network, same, other) =
         ((NDA_SRC_VNI, &[9, 1, 2, 0][..]), (NDA_VNI, &[9, 1, 2, 0][..]), (NDA_VNI, &[9; 4][..]));
