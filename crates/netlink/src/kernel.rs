@@ -8,6 +8,7 @@ use crate::routes::{self, Key, Key4, Key6, Outcome, Routes};
 use crate::state::{RouteBody, route_gone};
 use crate::teams::{Set, Team};
 use crate::uapi::{NETCONFA_IFINDEX_ALL, RTN_BLACKHOLE};
+use crate::vnis::Vnis;
 use bywash_fib::model::{Address, Behind, Bond, BridgeVlans, Change, Link, Mac, Member, Neighbour, Prefix, Station};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -90,8 +91,8 @@ pub struct Kernel {
     stations: HashMap<(u32, u32, Mac), Stamped<Behind>>,
     /// VLANs of bridges and their members, by index.
     vlans: BTreeMap<u32, Stamped<BridgeVlans>>,
-    /// Networks that VXLANs with a filter receive, by index: the first and last VNI of ranges.
-    networks: BTreeMap<u32, Stamped<Vec<(u32, u32)>>>,
+    /// Networks that VXLANs with a filter receive, by index.
+    networks: BTreeMap<u32, Stamped<Vnis>>,
     /// Options of teams, by index: `None` until they have been read.
     teams: BTreeMap<u32, Option<Team>>,
     /// Kinds that must be read again before a reading ends.
@@ -401,8 +402,7 @@ impl Kernel {
         let mut vlans = self.vlans.get(&link.index).map(|vlans| vlans.value.clone()).unwrap_or_default();
         if filters(link) {
             let all = self.networks.get(&link.index);
-            let within = |vni: u32| move |(first, last): &(u32, u32)| (*first..=*last).contains(&vni);
-            let takes = |vni| all.is_some_and(|all| all.value.iter().any(within(vni)));
+            let takes = |vni| all.is_some_and(|all| all.value.has(vni));
             vlans.tagged = vlans.tagged.into_iter().flat_map(|range| range.restricted(takes)).collect();
         }
         vlans
@@ -411,22 +411,18 @@ impl Kernel {
     /// Adds networks that a VXLAN receives. A dump may have several messages about one VXLAN.
     fn add_networks(&mut self, index: u32, networks: Vec<(u32, u32)>, origin: Origin) {
         let generation = self.generation;
-        let known = self.networks.entry(index).or_insert_with(|| Stamped { value: vec![], generation });
+        let known = self.networks.entry(index).or_insert_with(|| Stamped { value: Vnis::default(), generation });
         if origin == Origin::Dump && std::mem::replace(&mut known.generation, generation) != generation {
-            known.value.clear();
+            known.value = Vnis::default();
         }
-        known.value.extend(networks);
+        networks.into_iter().for_each(|(first, last)| known.value.add(first, last));
         self.set_vlans(index);
     }
 
     /// Removes networks that a VXLAN no longer receives.
     fn remove_networks(&mut self, index: u32, networks: &[(u32, u32)]) {
         let Some(known) = self.networks.get_mut(&index) else { return };
-        for &(first, last) in networks {
-            let before = |(from, to): (u32, u32)| (from < first).then(|| (from, to.min(first - 1)));
-            let after = |(from, to): (u32, u32)| (to > last).then(|| (from.max(last + 1), to));
-            known.value = known.value.iter().flat_map(|range| [before(*range), after(*range)]).flatten().collect();
-        }
+        networks.iter().for_each(|(first, last)| known.value.remove(*first, *last));
         self.set_vlans(index);
     }
 

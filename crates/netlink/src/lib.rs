@@ -27,6 +27,7 @@ mod state;
 mod stats;
 mod teams;
 mod uapi;
+mod vnis;
 
 pub use bywash_nl::Error;
 pub use lookup::interface_by_name;
