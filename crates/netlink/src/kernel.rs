@@ -137,10 +137,7 @@ impl Kernel {
                 self.drop_neighbour((index, addr));
                 Scope::NONE
             }
-            Event::BridgePort(index, member) => {
-                self.bridge_port(index, member);
-                Scope::NONE
-            }
+            Event::BridgePort(index, member) => self.bridge_port(index, member),
             Event::BridgeVlans(index, vlans) => self.vlans_of(index, vlans, origin),
             Event::Networks(index, networks) => {
                 self.add_networks(index, networks, origin);
@@ -341,12 +338,11 @@ impl Kernel {
     }
 
     fn link(&mut self, mut link: Link, switched: bool, origin: Origin) -> Scope {
-        let index = link.index;
+        let (index, mut scope) = (link.index, Scope::NONE);
         let joins = self.links.get(&index).is_some_and(|old| old.value.master != link.master);
-        if joins {
-            // The VLANs known until now are those of the bridge that the interface has left.
-            self.vlans.remove(&index);
-            self.unread.add(Scope::VLANS);
+        // The VLANs known until now may be those of the bridge that the interface has left.
+        if joins || self.forgets_networks(index, link.member) {
+            scope.add(self.forget_vlans(index));
         }
         link.vlans = self.known_vlans(&link);
         let is_new_team = link.kind == "team" && !self.teams.contains_key(&index);
@@ -360,7 +356,6 @@ impl Kernel {
         let sending = |link: &Link| link.up && link.carrier;
         // Next hops without carrier are used until the link is down.
         let turned = old.is_none_or(|old| (old.up, old.carrier) != (link.up, link.carrier));
-        let mut scope = Scope::NONE;
         if origin != Origin::Dump {
             let moved = old.is_some_and(|old| old.master != link.master);
             // The tables are read again even if this message changes nothing: the kernel sends a first message before
@@ -373,7 +368,7 @@ impl Kernel {
             // Nor does the loss of carrier have to be new: a dump can have shown it before the link watch marked the
             // legs.
             let lost = link.up && !link.carrier && self.is_used(index);
-            scope = Scope::when(shaken || revived || lost, Scope::UNDER_LINKS);
+            scope.add(Scope::when(shaken || revived || lost, Scope::UNDER_LINKS));
             // rt6_mtu_change lowers and raises explicit route MTUs without a message.
             if old.is_some_and(|old| old.mtu != link.mtu) {
                 let has_mtu =
@@ -390,7 +385,6 @@ impl Kernel {
             self.pending.links.entry(index).or_insert(old);
         }
         self.links.insert(index, Stamped { value: link, generation: self.generation });
-        scope.add(Scope::when(joins, Scope::VLANS));
         // Each reading has the options of all teams.
         scope.add(Scope::when(is_new_team, Scope::LINKS));
         scope
@@ -429,6 +423,20 @@ impl Kernel {
     /// Returns whether there is a VXLAN that receives only the networks that it has been given.
     pub fn filters_networks(&self) -> bool {
         self.links.values().any(|link| filters(&link.value))
+    }
+
+    /// Returns whether a member's VLANs begin or cease to be networks: when they cease, the kernel forgets which ones
+    /// they are (nbp_vlan_tunnel_info_flush), and announces only the new state of the member.
+    fn forgets_networks(&self, index: u32, member: Option<Member>) -> bool {
+        let tunnels = |member: Option<Member>| member.is_some_and(|of| of.tunnels);
+        self.links.get(&index).is_some_and(|old| tunnels(old.value.member) != tunnels(member))
+    }
+
+    /// Forgets the VLANs of a bridge or of its member until they have been read again; returns what is to be read.
+    fn forget_vlans(&mut self, index: u32) -> Scope {
+        self.vlans.remove(&index);
+        self.unread.add(Scope::VLANS);
+        Scope::VLANS
     }
 
     /// Sets the VLANs of a bridge or of its member. A notification says only that VLANs have changed: until they have
@@ -646,12 +654,20 @@ impl Kernel {
     }
 
     /// Updates the state of a bridge's member.
-    fn bridge_port(&mut self, index: u32, member: Member) {
-        let Some(link) = self.links.get_mut(&index).map(|link| &mut link.value) else { return };
-        if link.member != Some(member) && link.master.is_some() {
-            self.pending.links.entry(index).or_insert_with(|| Some(link.clone()));
-            link.member = Some(member);
+    fn bridge_port(&mut self, index: u32, member: Member) -> Scope {
+        let forgets = self.forgets_networks(index, Some(member));
+        let Some(link) = self.links.get_mut(&index).map(|link| &mut link.value) else { return Scope::NONE };
+        if link.member == Some(member) || link.master.is_none() {
+            return Scope::NONE;
         }
+        self.pending.links.entry(index).or_insert_with(|| Some(link.clone()));
+        link.member = Some(member);
+        if !forgets {
+            return Scope::NONE;
+        }
+        let scope = self.forget_vlans(index);
+        self.set_vlans(index);
+        scope
     }
 
     fn object(&mut self, id: u32, mut object: Object) -> Scope {

@@ -289,3 +289,33 @@ fn a_teams_options_are_part_of_its_links_once_they_have_been_read() {
     kernel.apply(teamed(9, "dummy", None), Origin::Dump);
     assert_eq!(kernel.teams(), []);
 }
+
+/// The kernel forgets which networks VLANs are when `vlan_tunnel` is turned off, and announces nothing but that.
+#[test]
+fn networks_of_vlans_are_read_again_after_they_were_none() {
+    let member = |tunnels| Member { active: true, plain: true, tunnels, ..Member::default() };
+    let Event::Link { link: free, switched } = link(true) else { unreachable!() };
+    let of_link = |tunnels| {
+        let link = Link { index: 9, master: Some(7), member: Some(member(tunnels)), ..free.clone() };
+        Event::Link { link, switched }
+    };
+    let of_member = |tunnels| Event::BridgePort(9, member(tunnels));
+    let events: [(&dyn Fn(bool) -> Event, Origin); 3] =
+        [(&of_link, Origin::Live), (&of_link, Origin::Dump), (&of_member, Origin::Live)];
+    for (event, origin) in events {
+        let tagged = vec![VlanRange { first: 10, last: 10, vni: Some(1010) }];
+        let mut kernel = Kernel::default();
+        kernel.begin(Scope::ALL);
+        kernel.apply(of_link(true), Origin::Dump);
+        kernel.apply(Event::BridgeVlans(9, BridgeVlans { untagged: 0, tagged, stale: false }), Origin::Dump);
+        let vni = |kernel: &Kernel| kernel.links[&9].value.vlans.vni(10);
+        assert_eq!((vni(&kernel), kernel.unread()), (Some(1010), Scope::NONE));
+        assert_eq!(kernel.apply(event(true), origin), Scope::NONE, "nothing new");
+        assert_eq!(vni(&kernel), Some(1010));
+        for tunnels in [false, true] {
+            let wanted = kernel.apply(event(tunnels), origin);
+            assert!(wanted.has(Scope::VLANS) && kernel.unread().has(Scope::VLANS), "{tunnels}");
+            assert_eq!(vni(&kernel), None, "{tunnels}");
+        }
+    }
+}

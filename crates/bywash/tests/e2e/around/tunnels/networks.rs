@@ -80,6 +80,12 @@ fn networks_of_a_vxlan_are_followed() {
     bywash.wait("frames without a VNI", |_| ping() == (0, 0));
     bridge("vlan add dev vxn vid 97");
     back("with its tag");
+    // The kernel forgets the VNIs, and announces nothing but that VLANs are no networks, and that they may be again.
+    bridge("link set dev vxn vlan_tunnel off");
+    bridge("link set dev vxn vlan_tunnel on");
+    bywash.wait("VLANs without VNIs", |_| ping() == (0, 0));
+    bridge("vlan add dev vxn vid 97 tunnel_info id 97");
+    back("with its VNI once more");
     bridge("link set dev vxn vlan_tunnel off");
     bywash.wait("VLANs that are no networks", |_| ping() == (0, 0));
     assert_eq!(ping(), (0, 0), "by VLANs that are no networks");
