@@ -174,6 +174,33 @@ mod tests {
         assert_eq!(verdict.kept[0].ports, [0]);
     }
 
+    /// Generic XDP of a port copies the packets of the interfaces above it, too, before rules send them on.
+    #[test]
+    fn rules_that_send_frames_on_concern_the_ports_below() {
+        let mut ports = ports();
+        let upper = |id, index, name: &str, below: &[u32]| PortLink {
+            id,
+            index,
+            name: name.into(),
+            lower_devices: below.iter().map(|index| (*index, format!("i{index}"))).collect(),
+            ..PortLink::default()
+        };
+        ports.extend([upper(64, 30, "mv0", &[10]), upper(67, 33, "mv1", &[10])]);
+        ports.extend([upper(65, 31, "bond0", &[11]), upper(66, 32, "bond0.7", &[31, 11])]);
+        let concerned = |device: &str| {
+            let scope = Scope::Relayed(vec![IfMatch::Name(device.into())]);
+            let effect = Effect { kind: Kind::Netfilter, scope, object: String::new(), reason: String::new() };
+            let verdict = judge(&Reading { effects: vec![effect], ..Reading::default() }, &ports, &Respect::default());
+            let closed = |(id, gate): (&u16, &Gate)| (gate.closed == Families::BOTH).then_some(*id);
+            assert!(verdict.gates.values().all(|gate| gate.closed.is_empty() || gate.flows.is_empty()));
+            verdict.gates.iter().filter_map(closed).collect::<Vec<u16>>()
+        };
+        assert_eq!(["r0", "mv0"].map(concerned), [[0, 64, 67], [0, 64, 67]]);
+        assert_eq!(["r1", "bond0"].map(concerned), [[1, 65, 66], [1, 65, 66]]);
+        assert_eq!(concerned("bond0.7"), [1, 65, 66]);
+        assert_eq!(concerned("eth9"), [0; 0]);
+    }
+
     #[test]
     fn rules_of_an_egress_interface_keep_nothing_where_only_flows_pass() {
         let out = |families| Scope::Out(vec![IfMatch::Name("r1".into())], families);

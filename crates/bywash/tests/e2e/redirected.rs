@@ -95,3 +95,29 @@ fn frames_that_rules_send_on_have_their_ethernet_headers() {
         bywash.stop();
     }
 }
+
+/// Generic XDP of a port also copies the packets of the interfaces above it.
+#[test]
+fn frames_that_rules_of_a_macvlan_send_on_have_their_ethernet_headers() {
+    require!(require_lab(), has_tool("nft"), kernel_has("macvlan"));
+    let (lab, own) = (lab(), "02:00:00:00:07:01");
+    let r = lab.r();
+    r.ip_batch(&format!("link add link r0 name mv0 address {own} type macvlan mode bridge\nlink set mv0 up\n"))
+        .unwrap();
+    let chain = "type filter hook ingress device mv0 priority 0; ip protocol udp fwd to r2";
+    r.nft(&format!("table netdev t {{ chain c {{ {chain}; }}; }}")).unwrap();
+    let (a, b, c) = (lab.a(), lab.b(), &lab.hosts()[2]);
+    let packet = Packet::udp((a.v4, 1).into(), (b.v4, 9).into()).macs(mac(&a.mac), mac(own));
+    let frame = packet.payload(b"sent on").build().unwrap();
+    let is_sent_on = || {
+        let ear = Ear::at(&c.ns, &c.interface);
+        raw::send(&a.ns, &a.interface, &[(1, frame.clone())]);
+        ear.wait(1, |heard| heard.ends_with(b"sent on")) == [frame.as_slice()]
+    };
+    assert!(is_sent_on(), "by the kernel");
+    let bywash = Bywash::run(r, &["r0", "r1"]);
+    bywash.wait("the frame as it was sent", |_| is_sent_on());
+    let placement = bywash.text(&["placement"]);
+    assert!(placement.contains("r0: all packets received left to the kernel because of table netdev t chain c: fwd\n"));
+    bywash.stop();
+}

@@ -5,7 +5,7 @@ use crate::effect::{Effect, IfMatch, Kind, Scope};
 use crate::rules;
 use crate::watch::Reading;
 use bywash_fib::model::{Families, Gate, Rules, Tunnel};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Derives the verdict for `ports` from a reading. Effects that concern only interfaces that are not ports are left
 /// out.
@@ -276,7 +276,12 @@ fn concerned<'a>(effect: &Effect, ports: &'a [PortLink]) -> Vec<&'a PortLink> {
     match &effect.scope {
         Scope::In(on, _) | Scope::Relayed(on) => {
             let received = |port: &&PortLink| named(on, port) || on.iter().any(|one| receives(one, port));
-            ports.iter().filter(received).collect()
+            // Generic XDP of a port also copies the packets of all interfaces above it.
+            let uppers = ports.iter().filter(|port| matches!(effect.scope, Scope::Relayed(_)) && named(on, port));
+            let copied = uppers.flat_map(PortLink::devices).map(|(index, _)| index).filter(|index| *index != 0);
+            let copied: BTreeSet<u32> = copied.collect();
+            let shares = |port: &&PortLink| port.devices().any(|(index, _)| copied.contains(&index));
+            ports.iter().filter(|port| received(port) || shares(port)).collect()
         }
         Scope::Out(on, _) => ports.iter().filter(|port| named(on, port)).collect(),
         Scope::Bridged => ports.iter().filter(|port| port.bridge.is_some() || port.received_by_member).collect(),
