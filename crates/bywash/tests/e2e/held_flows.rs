@@ -51,6 +51,27 @@ fn a_routing_rule_is_named() {
     }
 }
 
+/// A rule that leaves all packets of one port to the kernel, and the flows of another, is named once.
+#[test]
+fn a_routing_rule_is_named_once() {
+    require!(require_lab(), has_tool("nft"));
+    let lab = behind_firewall();
+    let (bywash, _ends) = run_with_flow(&lab, LEVELS[0]);
+    lab.r()
+        .ip_batch(
+            "rule add iif r0 tos 0x10 lookup 100 priority 50\nrule add iif r0 tos 0x08 lookup 100 priority 51\n\
+             rule add from 192.0.2.1 lookup 100 priority 60\n",
+        )
+        .unwrap();
+    let held = "r1: IPv4 packets of established flows left to the kernel because of ip rule 50: ";
+    let without = "would be forwarded without ip rule 50, ip rule 51\n";
+    bywash.wait("the rules to be named, each once", |bywash| {
+        let text = bywash.text(&["placement"]);
+        text.contains(held) && text.contains(without)
+    });
+    bywash.stop();
+}
+
 /// Flows pass the other port still.
 #[test]
 fn a_filter_of_one_port_is_named_there() {

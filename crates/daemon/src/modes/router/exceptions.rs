@@ -518,8 +518,12 @@ fn held_by(kept: &Kept, verdict: &Verdict) -> Vec<String> {
         let same_port = other.ports.iter().any(|port| kept.ports.contains(port));
         !other.ignored && same_port && !(families & of).is_empty()
     };
-    let mut objects: Vec<String> = verdict.kept.iter().filter(holds).map(|other| other.effect.object.clone()).collect();
-    objects.dedup();
+    let mut objects: Vec<String> = vec![];
+    for Kept { effect, .. } in verdict.kept.iter().filter(holds) {
+        if !objects.contains(&effect.object) {
+            objects.push(effect.object.clone());
+        }
+    }
     objects
 }
 
