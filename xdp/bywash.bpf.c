@@ -352,12 +352,12 @@ static __always_inline struct frame frame_of(struct __sk_buff *skb, const struct
  * by which rules select. */
 
 /* Returns the port's address and flags, as mac_and_flags() does; for a packet to another host, an address that no such
- * packet has: that of a group. A member of a bridge or bond may have another address than these. */
+ * packet has: that of a group. A member of a bridge may have another address than the bridge. */
 static __always_inline __u64 mac_and_flags_for(const struct __sk_buff *skb, const struct bywash_port *port)
 {
 	__u64 mine = mac_and_flags(port);
 
-	if (unlikely(skb->pkt_type == PACKET_OTHERHOST) && port->route_id == port->id)
+	if (unlikely(skb->pkt_type == PACKET_OTHERHOST) && !(port->sending & BYWASH_BRIDGED))
 		mine |= GROUP_BIT;
 	return mine;
 }

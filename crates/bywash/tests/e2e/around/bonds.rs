@@ -4,8 +4,11 @@
 mod teams;
 
 use super::{assert_datagrams, assert_lost, ip};
+use crate::garbage::mac;
 use crate::harness::{Bywash, PATIENCE};
+use crate::raw::{self, Ear};
 use bywash_lab::{Namespace, Ping, Topology, Transfer, kernel_has, require, require_lab, wait_until};
+use bywash_wire::build::Packet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -479,5 +482,41 @@ fn a_bond_with_a_member_that_is_not_a_port_is_left_to_the_kernel() {
     bywash.wait("the member to be left", |bywash| bywash.log().contains(left));
     bonded.assert_connected();
     assert_eq!(bywash.counter("r1", "tx_packets"), 0);
+    bywash.stop();
+}
+
+/// A packet that a filter of another interface redirects to a member is to the other interface's address, or to nobody.
+#[test]
+fn packets_to_others_that_are_redirected_to_a_member_are_dropped() {
+    require!(require_lab(), kernel_has("bonding"));
+    let bonded = Bonded::new(BACKUP);
+    let (a, b, r) = (bonded.lab.a(), bonded.lab.b(), bonded.lab.r());
+    r.ip_batch(&format!("link add r3 type veth peer name a3 netns {}\nlink set r3 up\n", a.ns.name())).unwrap();
+    a.ns.ip(&["link", "set", "a3", "up"]).unwrap();
+    let filter = "tc qdisc add dev r3 clsact && tc filter add dev r3 ingress protocol ip u32 match u32 0 0 \
+                  action mirred ingress redirect dev r1";
+    r.run(&["sh", "-c", filter]).unwrap();
+    let address = |name: &str| {
+        let address = r.run(&["cat", &format!("/sys/class/net/{name}/address")]).unwrap().stdout;
+        mac(address.trim())
+    };
+    let (bond, other) = (address("bond0"), address("r3"));
+    let datagram = |to, port| {
+        let packet = Packet::udp((b.v4, port).into(), (a.v4, 9).into()).macs(mac("02:00:00:00:00:09"), to);
+        (1, packet.payload(b"from b").build().unwrap())
+    };
+    let arriving = || {
+        let port = |frame: &[u8]| u16::from_be_bytes([frame[34], frame[35]]);
+        let is_from_b = |frame: &[u8]| frame.ends_with(b"from b");
+        let ear = Ear::at(&a.ns, &a.interface);
+        raw::send(&a.ns, "a3", &[datagram(bond, 2), datagram(other, 3)]);
+        raw::send(&b.ns, "b0", &[datagram(bond, 1)]);
+        ear.wait(1, |frame| is_from_b(frame) && port(frame) == 1);
+        ear.wait(1, is_from_b).iter().map(|frame| port(frame)).collect::<Vec<_>>()
+    };
+    assert_eq!(arriving(), [3, 1], "by the kernel");
+    let bywash = bonded.run("driver");
+    bonded.assert_carried_by(&bywash, "r1");
+    assert_eq!(arriving(), [3, 1]);
     bywash.stop();
 }
