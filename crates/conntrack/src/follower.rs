@@ -21,6 +21,7 @@ use crate::statistics::{Revocation, Statistics};
 use bywash_exceptions::nft::Interface;
 use bywash_fib::flows::{self, Flow, FlowId, Flows, Refused};
 use rustix::fd::BorrowedFd;
+use std::collections::HashSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -46,6 +47,9 @@ pub trait Routes {
 
     /// Returns whether only the port's interface can have given this address to a translated source.
     fn gave_source(&self, addr: IpAddr, port: u16) -> bool;
+
+    /// Returns whether an address is one of the host's own.
+    fn is_own(&self, addr: IpAddr) -> bool;
 
     /// Returns whether a port is a bridge, of several members.
     fn is_bridge(&self, port: u16) -> bool;
@@ -300,6 +304,7 @@ impl Follower {
             zone: 0,
         };
         let mut keys: Vec<Key> = candidates.iter().map(tuple).collect();
+        let seen: HashSet<Key> = keys.iter().copied().collect();
         keys.extend(backlog.drain(backlog.len().saturating_sub(JUDGED - keys.len())..));
         let mut found = kernel.get(&keys)?;
         // Packets of both directions propose the same connection.
@@ -311,6 +316,7 @@ impl Follower {
             let kept = known.find(&connection.key).is_some_and(|id| known.confirm(id, &judged, &connection, terms));
             match judged {
                 Ok(_) if kept || !terms.timeouts.lasts(&connection) => {}
+                Ok(_) if may_be_masqueraded(&connection, terms.routes) && !seen.contains(&connection.key) => {}
                 Ok(_) if fit.len() >= known.table.room() => known.statistics.full(),
                 Ok(flow) => fit.push((flow, connection)),
                 Err(_) => {}
@@ -395,6 +401,14 @@ impl Follower {
         let parts = u32::try_from(places.div_ceil(PART)).unwrap_or(u32::MAX).max(1);
         Ok((pass / parts).clamp(Duration::from_millis(1), Duration::from_secs(1)))
     }
+}
+
+/// Returns whether a connection may have been masqueraded, perhaps on another interface than its packets leave by now:
+/// one without an address gives them that of another. The kernel, which does not tell, ends such a connection with the
+/// next packet of its original direction (nf_nat_oif_changed). So a connection that outlives such packets was not.
+fn may_be_masqueraded(connection: &Connection, routes: &dyn Routes) -> bool {
+    let source = connection.reply.dst.ip();
+    source != connection.key.original.src.ip() && routes.is_own(source)
 }
 
 /// Returns whether a connection has no obstacle, and the kernel no longer checks its window.

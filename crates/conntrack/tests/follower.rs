@@ -29,6 +29,8 @@ struct Ways {
     to_b: Interface,
     a: IpAddr,
     output: Cell<u16>,
+    /// An address of the host.
+    own: Cell<Option<IpAddr>>,
 }
 
 impl Routes for Ways {
@@ -39,6 +41,10 @@ impl Routes for Ways {
 
     fn gave_source(&self, _: IpAddr, _: u16) -> bool {
         true
+    }
+
+    fn is_own(&self, addr: IpAddr) -> bool {
+        self.own.get() == Some(addr)
     }
 
     fn is_bridge(&self, _: u16) -> bool {
@@ -71,7 +77,7 @@ impl Lab {
             .unwrap();
         let interface = |index, name: &str| Interface { index, name: name.into() };
         let (to_a, to_b) = (interface(2, "r0"), interface(3, "r1"));
-        let ways = Ways { to_a, to_b, a: topology.a().v4.into(), output: Cell::new(1) };
+        let ways = Ways { to_a, to_b, a: topology.a().v4.into(), output: Cell::new(1), own: Cell::new(None) };
         Self { topology, follower, reader, ruleset, ways }
     }
 
@@ -220,6 +226,44 @@ fn a_refused_connection_follows_the_route() {
     assert_eq!(lab.flow(4000), None);
     lab.ways.to_b.name = "r1".into();
     lab.consider(4000, false);
+    assert_eq!(lab.flow(4000).map(|flow| flow.output), Some(1));
+}
+
+/// A connection may have been masqueraded on an interface without an address, with that of the interface that its
+/// packets leave by now. With the next packet of its original direction, the kernel then ends it (nf_nat_oif_changed).
+#[test]
+fn masqueraded_connections_show_that_they_last() {
+    require!(require_lab(), has_tool("nft"), has_tool("conntrack"));
+    let mut lab = Lab::new(1000);
+    lab.load(
+        "add table ip nat
+         add chain ip nat from { type nat hook postrouting priority 100; }
+         add rule ip nat from oifname r1 masquerade",
+    );
+    let [near, far] = [lab.topology.a(), lab.topology.b()].map(|host| {
+        let socket = host.ns.enter(|| UdpSocket::bind((host.v4, 4000))).unwrap().unwrap();
+        socket.set_read_timeout(Some(patience(LIMIT))).unwrap();
+        socket
+    });
+    let mut source = None;
+    wait_until("an assured connection", LIMIT, || {
+        near.send_to(b"talk", (lab.topology.b().v4, 4000)).unwrap();
+        let (_, from) = far.recv_from(&mut [0; 8]).unwrap();
+        far.send_to(b"talk", from).unwrap();
+        near.recv_from(&mut [0; 8]).unwrap();
+        source = Some(from.ip());
+        lab.assured() == 1
+    })
+    .unwrap();
+    lab.ways.own.set(source);
+    assert_ne!(source, Some(lab.ways.a));
+    assert_eq!(lab.with(Follower::read).unwrap(), Events::All);
+    lab.with(|follower, terms| follower.consider(terms).unwrap());
+    assert_eq!(lab.flow(4000), None, "no packet of its original direction");
+    lab.consider(4000, false);
+    assert_eq!(lab.flow(4000).map(|flow| flow.output), Some(1));
+    // Once it has a flow, it keeps it.
+    assert_eq!(lab.with(Follower::read).unwrap(), Events::All);
     assert_eq!(lab.flow(4000).map(|flow| flow.output), Some(1));
 }
 

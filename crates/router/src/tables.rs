@@ -463,6 +463,11 @@ impl Tables {
         ports.all(|port| port == Some(first)).then_some(first)
     }
 
+    /// Returns whether packets to an address are for the host itself.
+    pub fn is_own(&self, addr: IpAddr) -> bool {
+        self.entry_to(addr).kind == Kind::Local
+    }
+
     /// Returns whether only the port's interface can have given this address to a translated source: it is the port's
     /// source address and no other's, or not one of the host's own.
     pub fn gave_source(&self, addr: IpAddr, port: PortId) -> bool {
@@ -470,7 +475,7 @@ impl Tables {
             IpAddr::V4(addr) => info.source4 == Some(addr),
             IpAddr::V6(addr) => info.source6 == Some(addr),
         };
-        if self.entry_to(addr).kind != Kind::Local {
+        if !self.is_own(addr) {
             return true;
         }
         let ports = self.ports.iter().filter(|info| info.master.is_none());

@@ -160,6 +160,10 @@ impl Routes for Ports {
         self.ask(|tables| tables.gave_source(addr, PortId(port)))
     }
 
+    fn is_own(&self, addr: IpAddr) -> bool {
+        self.ask(|tables| tables.is_own(addr))
+    }
+
     fn is_bridge(&self, port: u16) -> bool {
         self.ask(|tables| tables.is_bridged(PortId(port)))
     }
