@@ -126,8 +126,7 @@ pub fn run(args: &Rfc2544Args) -> anyhow::Result<()> {
     }
     done?;
     if stop.load(Ordering::Relaxed) {
-        say(args, &format!("interrupted: run the same command again to resume from `{}`", state.display()));
-        return Ok(());
+        bail!("interrupted: run the same command again to resume from `{}`", state.display());
     }
     if let Some(page) = &args.html {
         std::fs::write(page, html(&report)).with_context(|| format!("cannot write `{}`", page.display()))?;
