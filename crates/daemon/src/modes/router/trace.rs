@@ -235,8 +235,10 @@ impl Tracer {
 /// Table entries that apply to a packet.
 #[derive(Default)]
 pub struct Decisions {
-    /// Route to the packet's destination, as a line of text and for the API.
+    /// Route to the packet's destination, as a line of text and for the API; `None` also if it has no destination.
     pub route: Option<(String, Route)>,
+    /// Set if the packet has a destination.
+    pub has_destination: bool,
     /// Neighbours that the sent packets went to, each as a line of text and for the API.
     pub adjacencies: Vec<(String, TraceAdjacency)>,
 }
@@ -266,7 +268,11 @@ pub fn answer(names: &[String], from: &str, frame: &[u8], decisions: Decisions, 
         story.extend(gate.flow.as_ref().map(|flow| format!("flow: {flow}")));
         story.extend(gate.kernel.as_ref().map(|why| format!("left to the kernel: {why}")));
     }
-    story.push(decisions.route.as_ref().map_or("route: none covers its destination".into(), |route| route.0.clone()));
+    match &decisions.route {
+        Some((line, _)) => story.push(line.clone()),
+        None if decisions.has_destination => story.push("route: none covers its destination".into()),
+        None => {}
+    }
     story.extend(decisions.adjacencies.iter().map(|adjacency| adjacency.0.clone()));
     let copied = followed.events.iter().any(|event| matches!(event, Event::Copied));
     story.extend(followed.events.iter().filter_map(|event| match event {

@@ -207,8 +207,8 @@ impl Routes {
             covering.max_by_key(|route| route.prefix.len)
         };
         let translated = followed.gate.as_ref().and_then(|gate| gate.destination());
-        let route = translated.or_else(|| destination(frame)).and_then(best);
-        let route = route.map(|route| (route_line(&route), row(&self.names, &route)));
+        let destination = translated.or_else(|| destination(frame));
+        let route = destination.and_then(best).map(|route| (route_line(&route), row(&self.names, &route)));
         let adjacency = |(port, frame): (PortId, &[u8])| {
             let to = EthernetHeader::parse(frame)?.0.dst.0;
             let n = control.neighbours().find(|n| n.port == Some(port) && n.mac == Some(to))?;
@@ -216,7 +216,8 @@ impl Routes {
             let line = format!("adjacency: {} at {}, {port}, {state}", n.addr, mac(to));
             Some((line, TraceAdjacency { addr: n.addr, port, mac: mac(to), state }))
         };
-        Decisions { route, adjacencies: followed.sent().filter_map(adjacency).collect() }
+        let has_destination = destination.is_some();
+        Decisions { route, has_destination, adjacencies: followed.sent().filter_map(adjacency).collect() }
     }
 }
 
