@@ -28,8 +28,8 @@ pub fn run(args: &CaptureArgs) -> anyhow::Result<()> {
         signal_hook::flag::register_conditional_shutdown(signal, 1, stop.clone())?;
         signal_hook::flag::register(signal, stop.clone())?;
     }
-    warn_of_missed_packets(&args.socket, &args.ports);
     let mut capture = client::capture(&args.socket, &query(args), &filter, POLL)?;
+    warn_of_missed_packets(&args.socket, &args.ports);
     eprintln!("capturing; Ctrl-C ends it");
     let (mut blocks, mut piece) = (Blocks::default(), vec![0; 256 << 10]);
     let (mut packets, mut lost, mut ending) = (0u64, 0u64, false);
@@ -67,9 +67,9 @@ pub fn run(args: &CaptureArgs) -> anyhow::Result<()> {
 pub fn next(socket: &Path, port: &str, filter: Option<&str>) -> anyhow::Result<Vec<u8>> {
     let filter = filter.map(compile).transpose()?.unwrap_or_default();
     let ports = [port.to_owned()];
-    warn_of_missed_packets(socket, &ports);
     let query = [("port", port.to_owned()), ("way", "rx".into())];
     let mut capture = client::capture(socket, &query, &filter, POLL)?;
+    warn_of_missed_packets(socket, &ports);
     eprintln!("waiting for a packet; Ctrl-C ends it");
     let (mut blocks, mut piece) = (Blocks::default(), vec![0; 256 << 10]);
     loop {

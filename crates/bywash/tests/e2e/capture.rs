@@ -112,6 +112,12 @@ fn errors_of_a_capture_are_reported() {
         });
         assert!(!out.status.success() && out.stderr.contains(told), "{arguments:?}: {}", out.stderr);
     }
+    // A capture that does not begin gives no advice about the packets that it would miss.
+    let level = |to: &str| bywash(lab.r(), &["level", "--socket", socket.to_str().unwrap(), to]);
+    assert!(level("kernel").status.success());
+    let out = run(&["--drops", "boredom"]).stderr;
+    assert!(out.lines().count() == 1 && out.contains("no reason `boredom`"), "{out}");
+    assert!(level("user").status.success());
     // The capture prints lines, and the router ends before it.
     let mut lines = capture(&bywash_, &["--way", "tx"]);
     assert_eq!(Ping::to(lab.b().v4).count(1).run(&lab.a().ns).unwrap().received, 1);
