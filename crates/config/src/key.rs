@@ -56,9 +56,13 @@ fn joined(items: impl Iterator<Item = impl ToString>, separator: &str) -> String
     items.map(|item| item.to_string()).collect::<Vec<_>>().join(separator)
 }
 
-fn either(numbers: &[usize]) -> String {
-    let (last, others) = numbers.split_last().unwrap_or((&0, &[]));
-    format!("{} or {last}", joined(others.iter(), ", "))
+/// Formats alternatives, as in `1, 2 or 3`.
+pub fn either(items: &[impl fmt::Display]) -> String {
+    match items.split_last() {
+        Some((last, [])) => last.to_string(),
+        Some((last, others)) => format!("{} or {last}", joined(others.iter(), ", ")),
+        None => String::new(),
+    }
 }
 
 impl Takes {
@@ -93,16 +97,20 @@ impl Takes {
     /// Returns the expected value in words, for an error message.
     fn expected(&self) -> String {
         let from = |range: &RangeInclusive<usize>| format!("from {} to {}", range.start(), range.end());
+        let quoted = |name: &String| format!("\"{name}\"");
         match self {
             Self::Bool => "true or false".into(),
             Self::Int(range) | Self::PowerOfTwo(_, range) => format!("an integer {}", from(range)),
             Self::OneOf(_, numbers) => either(numbers),
-            Self::Choice(names) => joined(names().iter().map(|name| format!("\"{name}\"")), " or "),
+            Self::Choice(names) => either(&names().iter().map(quoted).collect::<Vec<_>>()),
             Self::Text(_) => "a string".into(),
             Self::List(_, range) => format!("a list of different integers {}", from(range)),
             Self::OneOrMore(_, range) => format!("an integer {}, or a list of them", from(range)),
             Self::Table(_) => "a table".into(),
             Self::Or(word, other @ Self::OneOrMore(..)) => format!("\"{word}\", {}", other.expected()),
+            Self::Or(word, Self::Choice(names)) => {
+                either(&[vec![(*word).to_owned()], names()].concat().iter().map(quoted).collect::<Vec<_>>())
+            }
             Self::Or(word, other) => format!("\"{word}\" or {}", other.expected()),
             Self::Either(one, other) => format!("{}, or {}", one.expected(), other.expected()),
         }

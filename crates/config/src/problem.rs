@@ -78,7 +78,7 @@ impl ConfigErrors {
     pub(crate) fn new(source: Option<Source>, spans: Spans, mut problems: Vec<Problem>) -> Self {
         problems.sort_by_key(|problem| problem.place(&spans).map_or(usize::MAX, |span| span.start));
         let source = source.map(Box::new);
-        Self { source, spans, problems, described: "docs/config.md lists what can be set" }
+        Self { source, spans, problems, described: "`bywash config reference` lists what can be set" }
     }
 
     /// Creates the error in the text of another file in TOML. `described` says where its keys are described.

@@ -1,7 +1,7 @@
 //! Checks parsed TOML by the table of keys and records the position of each value and every error. Reading continues
 //! after an error, so that all errors are reported at once; serde would stop at the first.
 
-use crate::key::{Key, Section, Takes, kind};
+use crate::key::{Key, Section, Takes, either, kind};
 use crate::keys::RENAMED;
 use crate::problem::{Problem, Spans, nearest};
 use toml::Spanned;
@@ -34,7 +34,7 @@ impl Notes {
                     }
                     let kinds: Vec<_> = key.kinds.iter().map(|kind| kind.name()).collect();
                     let what = format!("a port of kind \"{}\" has no `{}`", kind.name(), key.name);
-                    let expected = format!("only of kind {}", kinds.join(" or "));
+                    let expected = format!("only of kind {}", either(&kinds));
                     self.problems.push(Problem { span: Some(name.span()), ..Problem::at("", what, expected) });
                 }
                 None => {

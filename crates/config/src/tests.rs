@@ -270,7 +270,7 @@ fn what_belongs_to_a_switch() {
     let (wrong, place) = problem(&format!("mode = \"bridge\"\n{PORT}"));
     assert_eq!(
         (wrong.expected.as_str(), place.as_str()),
-        ("expected \"router\" or \"switch\" or \"cmts\"", "\"bridge\"")
+        ("expected \"router\", \"switch\" or \"cmts\"", "\"bridge\"")
     );
 }
 
