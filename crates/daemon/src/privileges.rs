@@ -19,7 +19,7 @@ pub fn check() -> anyhow::Result<()> {
     }
     let list: Vec<String> = missing.iter().map(|(_, name, what)| format!("{name} ({what})")).collect();
     let again: Vec<String> = std::env::args().skip(1).collect();
-    bail!("not permitted to run, {} missing: try `sudo bywash {}`", list.join(", "), again.join(" "))
+    bail!("not permitted to run, for lack of {}: try `sudo bywash {}`", list.join(", "), again.join(" "))
 }
 
 fn missing(status: &str) -> Vec<(u32, &'static str, &'static str)> {
