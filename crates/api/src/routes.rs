@@ -40,7 +40,9 @@ pub struct NextHop {
     pub port: Option<String>,
     /// Interface.
     pub interface: Option<String>,
-    /// State: `forward`, `pending`, `failed`, `glean`, `dead`, `link-down`, `kernel` or `policy`.
+    /// State: `forward` (the gateway is resolved), `pending` (not yet), `failed` (the gateway does not answer), `glean`
+    /// (no gateway: the destination is on the link), `dead` (the kernel marks it so), `link-down`, `kernel` (the
+    /// interface is not a port) or `policy` (packets that leave by the interface are left to the kernel).
     pub state: String,
     /// Outer headers that it adds to packets, such as `ip id 100 dst 192.0.2.2 ttl 0 tos 0 csum` (VXLAN).
     pub encap: Option<String>,
