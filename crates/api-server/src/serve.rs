@@ -1,5 +1,5 @@
-//! Serves the API within bounds: a client can hold no more than one of a limited number of connections, for a few
-//! seconds.
+//! Serves the API within bounds: the number of connections is limited, and so is the time for which a client can hold
+//! one.
 
 use crate::guard::{Guard, guard};
 use crate::patient::Patient;

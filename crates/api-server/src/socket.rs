@@ -1,4 +1,4 @@
-//! The API's sockets. Only one instance can have a name, and removes it when it ends.
+//! The API's sockets. The name of each belongs to one instance at a time, which removes it when it ends.
 
 use crate::guard::Guard;
 use anyhow::{Context, bail};

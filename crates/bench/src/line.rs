@@ -1,7 +1,7 @@
 //! Grouping of a benchmark's rounds between two CPUs that are at times near and at times far.
 //!
-//! On a virtual machine a pool's rate between two threads differs several times between near and far. So the cost of a
-//! cache line transfer is recorded with each round's rate.
+//! On a virtual machine, two CPUs may share a core at one time and not at another, and a pool's rate between them is
+//! several times higher when they do. So each round's rate is recorded with the cost of a cache line transfer.
 
 use bywash_engine::cpus::Placement;
 use bywash_engine::line;

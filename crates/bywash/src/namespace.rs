@@ -1,4 +1,4 @@
-//! The network namespace of a running instance, whose kernel state is that namespace's.
+//! The network namespace of a running instance: the kernel state that the instance follows is that of its namespace.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixStream;

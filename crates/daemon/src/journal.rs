@@ -2,8 +2,8 @@
 //! a journal's instance is running.
 //!
 //! Each instance has a journal of its own, named after its API socket, and holds a shared lock on a file beside it. A
-//! process that takes over holds it, too. A journal whose lock nobody holds was left behind, and may be put back, by a
-//! process in its network namespace. Once that is gone, nobody can, and the journal is removed.
+//! process that takes over holds it, too. A journal whose lock nobody holds was left behind: a process in its
+//! network namespace may put its settings back. Once that namespace is gone, nobody can, and the journal is removed.
 
 use anyhow::Context as _;
 use bywash_port::broker;

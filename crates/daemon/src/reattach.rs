@@ -1,7 +1,7 @@
 //! Ports that are opened again: their interface is recreated (a driver that is loaded again, a veth that is deleted and
 //! created), or their zero-copy sockets no longer work.
 //!
-//! Until the port is open, packets routed to its interface are left to the kernel, also if the port cannot be opened.
+//! Until the port is open, packets routed to its interface are left to the kernel, even if the port cannot be opened.
 
 use crate::liveness::{self, Fault, Life, Remedy, Sample};
 use crate::ports::{Xdp, places};

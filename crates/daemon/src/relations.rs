@@ -214,9 +214,9 @@ impl Relations {
     }
 
     /// Returns the VLAN interfaces and macvlans above this one, or above the bond or bridge whose packets come and
-    /// leave by it, each with how its packets are distinguished or, if they cannot be forwarded, the reason why they
-    /// are left to the kernel. No packets of VLAN interfaces on a bridge that filters VLANs are forwarded like these:
-    /// they may be forwarded otherwise ([`Relations::joined`]).
+    /// leave by it. Each comes with the properties that distinguish its packets or, if they cannot be forwarded, with
+    /// the reason. No packets of VLAN interfaces on a bridge that filters VLANs are forwarded like these: they may be
+    /// forwarded otherwise ([`Relations::joined`]).
     pub fn uppers(&self, index: u32) -> impl Iterator<Item = (&Link, Result<UpperPackets, String>)> {
         let parent = self.upper(index).and_then(Result::ok).map_or(index, |upper| upper.index);
         let followed = |link: &Link| match link.kind.as_str() {

@@ -112,7 +112,7 @@ pub struct Effect {
     pub scope: Scope,
     /// The object, as its own tool names it: `table inet filter chain forward rule handle 5`, `ip rule 100`.
     pub object: String,
-    /// What the object does: `policy drop`, `masquerade`.
+    /// Action of the object: `policy drop`, `masquerade`.
     pub reason: String,
 }
 

@@ -2,7 +2,7 @@
 //! modules.
 //!
 //! nfnetlink_hook lists them (CONFIG_NETFILTER_NETLINK_HOOK, Linux 5.14). A kernel without it shows IPVS alone, by the
-//! services in /proc. Neither announces a change.
+//! services in /proc. Neither source announces changes.
 
 use crate::dump::dump;
 use crate::effect::{Effect, Kind, Scope};

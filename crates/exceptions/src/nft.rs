@@ -57,10 +57,10 @@ impl Ruleset {
         chain.rules.iter().find(|rule| Some(rule.handle) == place.rule)
     }
 
-    /// Returns the first rule, or chain as a whole, that may have a lasting effect on a connection at its first packet,
-    /// which the kernel shows neither in later packets nor in its messages about the connection, and what it does. It
-    /// is not understood, or it selects a timeout or which events are sent (`ct event set`, or `CT --ctevents` of
-    /// iptables). `None` if there is no such rule.
+    /// Returns the first rule, or chain as a whole, that may have a hidden effect, and the effect; `None` if there is
+    /// none. A hidden effect is one that the first packet of a connection has on the connection, and that the kernel
+    /// shows neither in later packets nor in its messages about the connection: a choice of its timeout or of its
+    /// events (`ct event set`, or `CT --ctevents` of iptables). Rules that are not understood may have any effect.
     pub fn hidden_effect(&self) -> Option<(Place, &str)> {
         let mut chains = self.tables.iter().flat_map(|table| table.chains.iter().map(move |chain| (table, chain)));
         chains.find_map(|(table, chain)| {

@@ -1,5 +1,5 @@
-//! Used part of the library's interface, as in intel-ipsec-mb.h. It is the same in versions 1.2 to 2.0: later versions
-//! only append to both structures.
+//! The part of the library's interface that is used, as in intel-ipsec-mb.h. It is the same in versions 1.2 to 2.0:
+//! later versions only append to both structures.
 
 use std::ffi::{c_char, c_int, c_void};
 

@@ -1,6 +1,6 @@
 //! The broker: a second process, which keeps privileges that the instance gives up, and serves few requests.
 //!
-//! A process that may load any program reads the memory of the kernel and of all others. The broker loads only the
+//! A process that may load any program can read the memory of the kernel and of all others. The broker loads only the
 //! programs of this build and those in the directories of the configuration's files, with the maps that they name. A
 //! process that may connect to any socket as root can have D-Bus or systemd do whatever they do for root; the broker
 //! connects only to sockets in the directories that the configuration names, and follows no links there. A process that

@@ -1,5 +1,5 @@
-//! Parses nf_tables objects from netlink attributes, whose numbers are in network order. Anything unknown makes the
-//! chain opaque, or the expression one that may do anything.
+//! Parses nf_tables objects from netlink attributes, whose numbers are in network order. Anything unknown makes its
+//! chain opaque, or counts as an expression that may do anything.
 
 mod expression;
 mod set;

@@ -4,9 +4,9 @@
 //! of another tuple takes one away, and takes over the slot at weight zero (after Boyer, Moore 1981, "MJRTY"). So each
 //! of a few tuples with packets at the same rate gets its turn, and a flood of tuples that come once hardly delays
 //! those that carry the traffic. A tuple is reported at the weight of eight packets, and each time that its weight
-//! doubles. At that of 512 packets its weight is halved: so the kernel is asked again about a connection that may not
-//! become a flow yet, at a cost that its packets bound. A packet that opens or closes a connection resets the weight of
-//! its tuple: short connections that use the same ports one after the other are not reported.
+//! doubles. At the weight of 512 packets it is halved, so that the kernel is asked again about a connection that may
+//! not become a flow yet, at a cost that its packets bound. A packet that opens or closes a connection resets the
+//! weight of its tuple: short connections that use the same ports one after the other are not reported.
 //!
 //! Readers write without synchronisation. When they overwrite each other's words, a report is late, or names a tuple
 //! without a connection.

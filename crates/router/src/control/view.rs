@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::ops::Bound::{Excluded, Unbounded};
 
-/// Whether a route is used, and if not, why.
+/// Use of a route, or the reason why it is not used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RouteStatus {
@@ -98,7 +98,7 @@ pub struct RouteView {
     pub mtu: Option<u32>,
     /// Preferred source.
     pub source: Option<IpAddr>,
-    /// Whether it is used, and if not, why.
+    /// Use of the route, or the reason why it is not used.
     pub status: RouteStatus,
 }
 

@@ -1,6 +1,6 @@
-//! Punts packets to the kernel that user space received although they belong to the kernel. The XDP program passes such
-//! packets itself, but not every table fits into its memory, and a worker may see a change that the program has not
-//! seen yet.
+//! Punts to the kernel the packets that user space received although they belong to the kernel. The XDP program passes
+//! such packets itself, but not every table fits into its memory, and a worker may see a change that the program has
+//! not seen yet.
 
 use crate::view::Refused;
 use bywash_engine::PortId;
