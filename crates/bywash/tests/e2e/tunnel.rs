@@ -17,6 +17,25 @@ for _ in range(20):
 ";
 
 #[test]
+fn a_tunnel_is_shown_before_its_remote_is_resolved() {
+    require!(require_lab());
+    require!(bywash_lab::kernel_has("vxlan"));
+    let lab = Topology::router().unwrap();
+    // No host has the remote's address.
+    let (local, remote) = (lab.b().router_v4, Ipv4Addr::new(10, 0, 2, 77));
+    lab.r()
+        .ip_batch(&format!(
+            "link add vx type vxlan id 7 local {local} remote {remote} dstport 4789\n\
+             addr add 10.77.0.1/24 dev vx\nlink set vx mtu 1450 up\n"
+        ))
+        .unwrap();
+    let bywash = Bywash::run(lab.r(), &lab.router_interfaces());
+    let shown = |bywash: &Bywash| bywash.text(&["ports"]).lines().any(|line| line.starts_with("  vx "));
+    bywash.wait("the tunnel to be shown", shown);
+    bywash.stop();
+}
+
+#[test]
 fn segments_of_a_tunnels_chunks_fit_the_mtu() {
     require!(require_lab());
     require!(bywash_lab::kernel_has("vxlan"));

@@ -60,21 +60,23 @@ impl View for Routes {
             let shown = above(&view, if tag.is_some() { "vlan" } else { "macvlan" }, tag, vlan.sends);
             vlan.entries.iter().map(|(port, _)| (*port, shown.clone())).collect::<Vec<_>>()
         });
-        // A tunnel is listed with the port that its remote is reached through now.
+        let first = control.ports().next().map(|port| port.id);
+        // A tunnel is listed with the port that its remote is reached through now, or with the first port while there is
+        // none, as before the neighbour on the way is resolved.
+        let through = |spec| control.ports_of_tunnel(spec).next().or(first);
         let tunnels = control.tunnels().filter_map(|(view, spec)| {
             let Tunnel { local, remote, .. } = spec.tunnel;
             let left = (!control.keeps_source(spec)).then(|| MASQUERADED.into());
             let shown = above(&view, spec.tunnel.kind(), None, left.is_none() && control.allows_tunnel(spec.index));
             let ends = if spec.tunnel.external { Some(BY_ROUTES.into()) } else { ends(local, remote) };
-            Some((control.ports_of_tunnel(spec).next()?, Above { name: view.name, ends, left, ..shown }))
+            Some((through(spec)?, Above { name: view.name, ends, left, ..shown }))
         });
         // Bridges of VXLANs alone, such as those of layer-3 VNIs.
         let bridges = control.tunnels().filter_map(|(_, spec)| {
             let alone = |master: &MasterSpec| master.members.is_empty() && master.vxlans.contains(&spec.index);
             let (view, master) = control.masters().find(|(_, master)| alone(master))?;
-            Some((control.ports_of_tunnel(spec).next()?, of_master(&view, master, control.allows_tunnel(spec.index))))
+            Some((through(spec)?, of_master(&view, master, control.allows_tunnel(spec.index))))
         });
-        let first = control.ports().next().map(|port| port.id);
         let left = left.iter().flat_map(|left| {
             let known = |remote: &IpAddr| !remote.is_unspecified() && !remote.is_multicast();
             let carrier = |remote: IpAddr| control.carriers_to(remote).first().copied();
