@@ -1,15 +1,18 @@
 //! The kernel's tables as its messages describe them, kept close enough to the kernel's own structure that every
 //! message can be applied, and converted to changes of the model.
 
+mod teams;
+mod vlans;
+
 use crate::bodies::{Bodies, BodyId, Resolver};
 use crate::parse::{Body, Event, Leg, Object, RouteKey};
 use crate::pending::Pending;
 use crate::routes::{self, Key, Key4, Key6, Outcome, Routes};
 use crate::state::{RouteBody, route_gone};
-use crate::teams::{Set, Team};
+use crate::teams::Team;
 use crate::uapi::{NETCONFA_IFINDEX_ALL, RT_SCOPE_LINK, RTN_BLACKHOLE, RTN_LOCAL, RTN_UNICAST};
 use crate::vnis::Vnis;
-use bywash_fib::model::{Address, Behind, Bond, BridgeVlans, Change, Link, Mac, Member, Neighbour, Prefix, Station};
+use bywash_fib::model::{Address, Behind, BridgeVlans, Change, Link, Mac, Member, Neighbour, Prefix, Station};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -406,132 +409,6 @@ impl Kernel {
         scope
     }
 
-    /// Returns the VLANs of a bridge or of its member; none while they are not known. Those of a VXLAN with a filter
-    /// are networks only if it receives these.
-    fn known_vlans(&self, link: &Link) -> BridgeVlans {
-        let mut vlans = self.vlans.get(&link.index).map(|vlans| vlans.value.clone()).unwrap_or_default();
-        if filters(link) {
-            let all = self.networks.get(&link.index);
-            let takes = |vni| all.is_some_and(|all| all.value.has(vni));
-            vlans.tagged = vlans.tagged.into_iter().flat_map(|range| range.restricted(takes)).collect();
-        }
-        vlans
-    }
-
-    /// Adds networks that a VXLAN receives. A dump may have several messages about one VXLAN.
-    fn add_networks(&mut self, index: u32, networks: Vec<(u32, u32)>, origin: Origin) {
-        let generation = self.generation;
-        let known = self.networks.entry(index).or_insert_with(|| Stamped { value: Vnis::default(), generation });
-        if origin == Origin::Dump && std::mem::replace(&mut known.generation, generation) != generation {
-            known.value = Vnis::default();
-        }
-        networks.into_iter().for_each(|(first, last)| known.value.add(first, last));
-        self.set_vlans(index);
-    }
-
-    /// Removes networks that a VXLAN no longer receives.
-    fn remove_networks(&mut self, index: u32, networks: &[(u32, u32)]) {
-        let Some(known) = self.networks.get_mut(&index) else { return };
-        networks.iter().for_each(|(first, last)| known.value.remove(*first, *last));
-        self.set_vlans(index);
-    }
-
-    /// Returns whether there is a VXLAN that receives only the networks that it has been given.
-    pub fn filters_networks(&self) -> bool {
-        self.links.values().any(|link| filters(&link.value))
-    }
-
-    /// Returns whether a member's VLANs begin or cease to be networks: when they cease, the kernel forgets which ones
-    /// they are (nbp_vlan_tunnel_info_flush), and announces only the new state of the member.
-    fn forgets_networks(&self, index: u32, member: Option<Member>) -> bool {
-        let tunnels = |member: Option<Member>| member.is_some_and(|of| of.tunnels);
-        self.links.get(&index).is_some_and(|old| tunnels(old.value.member) != tunnels(member))
-    }
-
-    /// Forgets the VLANs of a bridge or of its member until they have been read again; returns what is to be read.
-    fn forget_vlans(&mut self, index: u32) -> Scope {
-        self.vlans.remove(&index);
-        self.unread.add(Scope::VLANS);
-        Scope::VLANS
-    }
-
-    /// Sets the VLANs of a bridge or of its member. A notification says only that VLANs have changed: until they have
-    /// been read again, it is not known which.
-    fn vlans_of(&mut self, index: u32, mut vlans: BridgeVlans, origin: Origin) -> Scope {
-        let generation = self.generation;
-        match self.vlans.get(&index) {
-            _ if origin != Origin::Dump => vlans = BridgeVlans { stale: true, ..BridgeVlans::default() },
-            Some(known) if known.generation == generation => {
-                vlans.untagged = vlans.untagged.max(known.value.untagged);
-                vlans.tagged.splice(0..0, known.value.tagged.iter().copied());
-            }
-            _ => {}
-        }
-        self.vlans.insert(index, Stamped { value: vlans, generation });
-        self.set_vlans(index);
-        Scope::when(origin != Origin::Dump, Scope::VLANS)
-    }
-
-    /// Updates a link after its VLANs have changed.
-    fn set_vlans(&mut self, index: u32) {
-        let Some(vlans) = self.links.get(&index).map(|link| self.known_vlans(&link.value)) else { return };
-        let Some(link) = self.links.get_mut(&index).map(|link| &mut link.value) else { return };
-        if link.vlans != vlans {
-            self.pending.links.entry(index).or_insert_with(|| Some(link.clone()));
-            link.vlans = vlans;
-        }
-    }
-
-    /// Sets what the options of a team say about it, or about its member.
-    fn join_team(&self, link: &mut Link) {
-        if let (Some(team), Some(bond)) = (self.teams.get(&link.index), &mut link.bond) {
-            (bond.mode, bond.active) = team.as_ref().map_or((Bond::UNKNOWN, None), Team::mode);
-        }
-        if let Some(team) = link.master.and_then(|master| self.teams.get(&master)) {
-            link.member = team.as_ref().and_then(|team| team.member(link.index));
-        }
-    }
-
-    /// Returns the kernel indices of all teams.
-    pub fn teams(&self) -> Vec<u32> {
-        self.teams.keys().copied().collect()
-    }
-
-    /// Applies changes of a team's options, if the others are known.
-    pub fn change_team(&mut self, index: u32, options: Vec<Set>) {
-        if let Some(Some(team)) = self.teams.get(&index) {
-            let mut team = team.clone();
-            team.apply(options);
-            self.set_team(index, Some(team));
-        }
-    }
-
-    /// Sets all options of a team; `None` if they are not known.
-    pub fn set_team(&mut self, index: u32, team: Option<Team>) {
-        let Some(known) = self.teams.get_mut(&index) else { return };
-        *known = team;
-        let of = |link: &&Stamped<Link>| link.value.index == index || link.value.master == Some(index);
-        let links: Vec<Link> = self.links.values().filter(of).map(|link| link.value.clone()).collect();
-        for old in links {
-            let mut link = old.clone();
-            self.join_team(&mut link);
-            if link != old {
-                self.links.entry(link.index).and_modify(|known| known.value = link);
-                self.pending.links.entry(old.index).or_insert(Some(old));
-            }
-        }
-    }
-
-    fn drop_team(&mut self, index: u32) {
-        self.set_team(index, None);
-        self.teams.remove(&index);
-    }
-
-    /// Returns whether there is a bridge that filters VLANs.
-    pub fn filters_vlans(&self) -> bool {
-        self.links.values().any(|link| link.value.bridge.is_some_and(|of| of.filters))
-    }
-
     /// Returns whether there is an interface above others that packets may be forwarded for, tunnels included.
     pub fn has_uppers(&self) -> bool {
         self.links.values().map(|link| &link.value).any(|link| {
@@ -881,11 +758,6 @@ fn clear<K: Key>(routes: &mut Routes<K>, keys: Vec<K>, bodies: &mut Bodies, pend
             bodies.release(*id);
         }
     }
-}
-
-/// Returns whether a link is a VXLAN that receives only the networks that it has been given.
-fn filters(link: &Link) -> bool {
-    link.tunnel.and_then(|tunnel| tunnel.vxlan).is_some_and(|vxlan| vxlan.filters)
 }
 
 fn unseen<K: Copy, V>(map: &BTreeMap<K, Stamped<V>>, generation: u32) -> Vec<K> {

@@ -1,4 +1,6 @@
 use super::*;
+use crate::teams::Set;
+use bywash_fib::model::Bond;
 use bywash_fib::model::{Bridge, Encapsulation, Prefix, Tunnel, VlanRange, Vxlan};
 use std::net::Ipv4Addr;
 
