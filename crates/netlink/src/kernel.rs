@@ -528,8 +528,8 @@ impl Kernel {
         }
     }
 
-    /// Has the routes by a gateway resolved again, which has become an address of the host, or is one no longer. Returns
-    /// whether there are any.
+    /// Has the routes by a gateway resolved again, which has become an address of the host, or is one no longer.
+    /// Returns whether there are any.
     fn stir_gateway(&mut self, index: u32, gateway: IpAddr) -> bool {
         let leads = |leg: &Leg| leg.index == index && leg.gateway == Some(gateway);
         let any = gateway.is_ipv4() && self.bodies.iter().any(|(_, entry)| entry.body.legs.iter().any(leads));

@@ -400,8 +400,8 @@ fn station(body: &[u8], (member, state): (u32, u16), gone: bool) -> Parsed {
             _ => {}
         }
     }
-    // Frames of one network may be sent as those of another: also as those of network 0, by a VXLAN of one network, whose
-    // entries do not show its own.
+    // Frames of one network may be sent as those of another: also as those of network 0, by a VXLAN of one network,
+    // whose entries do not show its own.
     special |= vni.is_some_and(|vni| vni == 0 || vni != network);
     if let (None, Some(mac), true) = (bridge, address, end.is_some() || special) {
         // An all-zero or group address stands for all unknown stations, or for a group.

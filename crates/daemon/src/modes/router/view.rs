@@ -61,8 +61,8 @@ impl View for Routes {
             vlan.entries.iter().map(|(port, _)| (*port, shown.clone())).collect::<Vec<_>>()
         });
         let first = control.ports().next().map(|port| port.id);
-        // A tunnel is listed with the port that its remote is reached through now, or with the first port while there is
-        // none, as before the neighbour on the way is resolved.
+        // A tunnel is listed with the port that its remote is reached through now, or with the first port while there
+        // is none, as before the neighbour on the way is resolved.
         let through = |spec| control.ports_of_tunnel(spec).next().or(first);
         let tunnels = control.tunnels().filter_map(|(view, spec)| {
             let Tunnel { local, remote, .. } = spec.tunnel;

@@ -30,8 +30,8 @@ impl JournalFile {
     /// # Errors
     /// [`Error::JournalRefused`] if the file belongs to neither root nor this process's user, can be written by others,
     /// is not a regular file in a directory, or is too long, or if `check` errors for a change;
-    /// [`Error::JournalDirectory`] if its directory has such an owner or can be written by others; [`Error::Journal`] if
-    /// the file cannot be read.
+    /// [`Error::JournalDirectory`] if its directory has such an owner or can be written by others; [`Error::Journal`]
+    /// if the file cannot be read.
     pub fn read<T: DeserializeOwned>(&self, check: impl Fn(&T) -> Result<(), String>) -> Result<Vec<T>, Error> {
         let Some(text) = self.text()? else { return Ok(vec![]) };
         parse(&text, check).map_err(|why| self.refused(why))

@@ -349,8 +349,8 @@ impl Links {
         self.stations_of(spec).filter(|(mac, _)| is_behind(mac)).collect()
     }
 
-    /// Returns the length in bytes, with the Ethernet header and without a tag, of the longest frame that a bridge (or a
-    /// VLAN interface on it) sends from a port through a VXLAN; `None` if it sends none by addresses alone.
+    /// Returns the length in bytes, with the Ethernet header and without a tag, of the longest frame that a bridge (or
+    /// a VLAN interface on it) sends from a port through a VXLAN; `None` if it sends none by addresses alone.
     pub fn bridged_through(&self, number: PortId, port: PortId) -> Option<u32> {
         let bridge = self.bridge_with(number, port)?;
         let vxlans = bridge.vxlans.iter().filter_map(|index| Some(&self.tunnels.get(index)?.0));
