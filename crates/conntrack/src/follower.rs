@@ -201,6 +201,8 @@ pub struct Follower {
     known: Known,
     /// Connections that were read and have no flow yet, at most as many as the table has room for.
     backlog: Vec<Key>,
+    /// Number of times that all connections were read.
+    readings: u64,
     /// Index of the flow that is examined next.
     next: usize,
     /// Generation of the valid flows; 0: none.
@@ -213,7 +215,7 @@ impl Follower {
     /// Creates a follower of the kernel's connections for `table`, which is empty.
     pub fn new(kernel: Kernel, table: Flows, statistics: Arc<Statistics>) -> Self {
         let known = Known { table, statistics };
-        Self { kernel, known, backlog: Vec::new(), next: 0, generation: 0, suspended: false }
+        Self { kernel, known, backlog: Vec::new(), readings: 0, next: 0, generation: 0, suspended: false }
     }
 
     /// Receives events from another socket from now on. No flow may be valid until all connections have been read.
@@ -245,6 +247,7 @@ impl Follower {
     /// If a socket fails. [`Events::Lost`] means that the table must be read again, and that no flow may be used
     /// meanwhile.
     pub fn read(&mut self, terms: &Terms<'_>) -> Result<Events, Error> {
+        self.readings += 1;
         let Self { kernel, known, backlog, .. } = self;
         backlog.clear();
         let all = kernel.read(&mut |item| match item {
@@ -296,7 +299,7 @@ impl Follower {
     /// # Errors
     /// If the socket fails.
     pub fn consider(&mut self, terms: &Terms<'_>) -> Result<Considered, Error> {
-        let Self { kernel, known, backlog, .. } = self;
+        let Self { kernel, known, backlog, readings, .. } = self;
         let candidates = known.table.candidates(JUDGED);
         let tuple = |(protocol, of): &(u8, flows::Tuple)| Key {
             protocol: *protocol,
@@ -304,8 +307,11 @@ impl Follower {
             zone: 0,
         };
         let mut keys: Vec<Key> = candidates.iter().map(tuple).collect();
-        let seen: HashSet<Key> = keys.iter().copied().collect();
+        let proposed = keys.len();
         keys.extend(backlog.drain(backlog.len().saturating_sub(JUDGED - keys.len())..));
+        // At the start, a million connections would have to be forwarded by the kernel until each has shown itself.
+        let shown = if *readings == 1 { keys.len() } else { proposed };
+        let shown: HashSet<Key> = keys[..shown].iter().copied().collect();
         let mut found = kernel.get(&keys)?;
         // Packets of both directions propose the same connection.
         found.sort_by_key(|connection| connection.key);
@@ -316,7 +322,7 @@ impl Follower {
             let kept = known.find(&connection.key).is_some_and(|id| known.confirm(id, &judged, &connection, terms));
             match judged {
                 Ok(_) if kept || !terms.timeouts.lasts(&connection) => {}
-                Ok(_) if may_be_masqueraded(&connection, terms.routes) && !seen.contains(&connection.key) => {}
+                Ok(_) if may_be_masqueraded(&connection, terms.routes) && !shown.contains(&connection.key) => {}
                 Ok(_) if fit.len() >= known.table.room() => known.statistics.full(),
                 Ok(flow) => fit.push((flow, connection)),
                 Err(_) => {}

@@ -240,6 +240,8 @@ fn masqueraded_connections_show_that_they_last() {
          add chain ip nat from { type nat hook postrouting priority 100; }
          add rule ip nat from oifname r1 masquerade",
     );
+    // The first reading, after which connections show that they last.
+    assert_eq!(lab.with(Follower::read).unwrap(), Events::All);
     let [near, far] = [lab.topology.a(), lab.topology.b()].map(|host| {
         let socket = host.ns.enter(|| UdpSocket::bind((host.v4, 4000))).unwrap().unwrap();
         socket.set_read_timeout(Some(patience(LIMIT))).unwrap();
