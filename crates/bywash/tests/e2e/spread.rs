@@ -101,8 +101,14 @@ fn frames_a_busy_cpu_drops_are_counted() {
         of_r0.map(|row| (row["verdict"].as_str().unwrap().to_owned(), row["packets"].as_u64().unwrap())).collect()
     };
     let sum = |verdicts: &Vec<(String, u64)>| verdicts.iter().map(|(_, n)| n).sum::<u64>();
-    // Frames received before the program was attached.
-    let others = received() - sum(&verdicts());
+    // Frames received before the program was attached. One that comes between two readings would be counted by one.
+    let mut others = 0;
+    wait_until("no frame to come", PATIENCE, || {
+        let (seen, counted) = (received(), sum(&verdicts()));
+        others = seen.wrapping_sub(counted);
+        (seen, counted) == (received(), sum(&verdicts()))
+    })
+    .unwrap();
     let macs = [&a.mac, &a.router_mac].map(|text| text.parse().unwrap());
     let frame = Packet::udp(SocketAddr::from((a.v4, 7)), SocketAddr::from((Ipv4Addr::new(44, 0, 0, 1), 9)));
     let frame = frame.macs(macs[0], macs[1]).size(64).build().unwrap();
@@ -110,7 +116,8 @@ fn frames_a_busy_cpu_drops_are_counted() {
     let interface = a.interface.clone();
     let source = a.ns.thread(move || LiveGen::new(&interface, &frame, &to).unwrap().run(1_000_000, 64).unwrap());
     source.unwrap().join().unwrap().unwrap();
-    wait_until("every frame to be accounted for", PATIENCE, || received() == others + sum(&verdicts())).unwrap();
+    wait_until("every frame to be accounted for", PATIENCE, || received() == others + sum(&verdicts()))
+        .unwrap_or_else(|error| panic!("{error}: of {} frames, {others} before, {:?}", received(), verdicts()));
     let verdicts = verdicts();
     println!("{verdicts:?}");
     let of = |name: &str| verdicts.iter().find(|(verdict, _)| verdict == name).map_or(0, |(_, n)| *n);
