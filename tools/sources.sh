@@ -25,7 +25,7 @@ trim() {
 # Copies directories, following links.
 copy() { tar -ch --no-same-owner --exclude=tests --exclude=benches --exclude=examples "$@"; }
 
-copy -C "$root" Cargo.toml Cargo.lock LICENSE crates/{api,api-server,engine,fib,frame,kit,netlink,port,router,sync,wire} lab/{Cargo.toml,src} |
+copy -C "$root" Cargo.toml Cargo.lock LICENSE crates/{api,api-server,engine,fib,frame,kit,netlink,nl,port,router,sync,wire} lab/{Cargo.toml,src} |
     tar -xC "$out"
 sed -i 's|^members = .*|members = ["crates/*", "lab"]|; /^exclude = /d; /^default-members = /d' "$out/Cargo.toml"
 trim 'dev-dependencies|[[]bench[]]|[[]profile|cfg[(]loom[)]' "$out"/Cargo.toml "$out"/crates/*/Cargo.toml "$out/lab/Cargo.toml"
