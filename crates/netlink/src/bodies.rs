@@ -3,8 +3,8 @@
 use crate::parse::{Body, Encap, Leg, Object};
 use crate::state::RouteBody;
 use crate::uapi::*;
-use bywash_fib::model::{Address, Link, NextHop, Prefix, RouteKind};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use bywash_fib::model::{Link, NextHop, RouteKind};
+use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -19,14 +19,11 @@ pub struct Entry {
     holders: u32,
 }
 
-/// State on which the resolution of a body depends.
+/// Links and next-hop objects, on which the resolution of a body depends.
 #[derive(Clone, Copy, Debug)]
 pub struct Resolver<'a> {
     pub links: &'a BTreeMap<u32, crate::kernel::Stamped<Link>>,
     pub objects: &'a HashMap<u32, crate::kernel::Stamped<Object>>,
-    pub addresses: &'a BTreeMap<(u32, IpAddr, u8), crate::kernel::Stamped<Address>>,
-    /// Prefixes by link ([`Resolver::may_skip_gateway`]).
-    pub narrow: &'a BTreeSet<(u32, Prefix)>,
 }
 
 impl Resolver<'_> {
@@ -48,17 +45,6 @@ impl Resolver<'_> {
     fn uses(&self, leg: &Leg) -> bool {
         let (up, carrier) = self.link(leg.index);
         up && !leg.dead && (carrier || !leg.ignored)
-    }
-
-    /// Returns whether the kernel may send the packets of a route's leg to their destinations themselves, past the
-    /// gateway. It does so if the gateway was one of the host's own addresses when the route was added, or had a route
-    /// of a narrower scope than a link's, which is that of the next hop then (rt_set_nexthop). Messages about routes do
-    /// not show the scope of next hops.
-    fn may_skip_gateway(&self, leg: &Leg) -> bool {
-        let Some(gateway @ IpAddr::V4(_)) = leg.gateway else { return false };
-        let of_link = (leg.index, gateway, 0)..=(leg.index, gateway, u8::MAX);
-        self.addresses.range(of_link).next().is_some()
-            || self.narrow.iter().any(|(index, prefix)| *index == leg.index && prefix.covers(gateway.into()))
     }
 
     fn hop(&self, leg: &Leg, weight: u16) -> NextHop {
@@ -105,10 +91,7 @@ impl Resolver<'_> {
             }
             kind = if discards { RouteKind::Blackhole } else { RouteKind::Unicast };
         } else if kind == RouteKind::Unicast {
-            hops.extend(body.legs.iter().map(|leg| {
-                let hop = self.hop(leg, leg.weight);
-                NextHop { index: if self.may_skip_gateway(leg) { 0 } else { hop.index }, ..hop }
-            }));
+            hops.extend(body.legs.iter().map(|leg| self.hop(leg, leg.weight)));
         }
         if body.mixed_mtus {
             hops.iter_mut().for_each(|hop| hop.index = 0);

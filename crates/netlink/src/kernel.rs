@@ -10,24 +10,12 @@ use crate::pending::Pending;
 use crate::routes::{self, Key, Key4, Key6, Outcome, Routes};
 use crate::state::{RouteBody, route_gone};
 use crate::teams::Team;
-use crate::uapi::{NETCONFA_IFINDEX_ALL, RT_SCOPE_LINK, RTN_BLACKHOLE, RTN_LOCAL, RTN_UNICAST};
+use crate::uapi::{NETCONFA_IFINDEX_ALL, RTN_BLACKHOLE};
 use crate::vnis::Vnis;
 use bywash_fib::model::{Address, Behind, BridgeVlans, Change, Link, Mac, Member, Neighbour, Prefix, Station};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
-
-/// Returns the resolver of a [`Kernel`], whose other fields may be borrowed meanwhile.
-macro_rules! resolver {
-    ($kernel:expr) => {
-        Resolver {
-            links: &$kernel.links,
-            objects: &$kernel.objects,
-            addresses: &$kernel.addresses,
-            narrow: &$kernel.narrow,
-        }
-    };
-}
 
 /// A value and the generation of the dump in which it was last seen.
 #[derive(Clone, Debug)]
@@ -113,10 +101,6 @@ pub struct Kernel {
     /// Kinds that must be read again before a reading ends.
     unread: Scope,
     objects: HashMap<u32, Stamped<Object>>,
-    /// IPv4 prefixes, by link, that may have made the kernel ignore gateways ([`Resolver`]), beside those of addresses:
-    /// of routes with a narrower scope than a link's, and of former addresses. A next hop keeps the scope that it had
-    /// when its route was added, so none is removed.
-    narrow: BTreeSet<(u32, Prefix)>,
     routes4: Routes<Key4>,
     routes6: Routes<Key6>,
     bodies: Bodies,
@@ -271,7 +255,7 @@ impl Kernel {
         let bodies = &mut self.bodies;
         self.pending.routes.entry(key).or_insert_with(|| bodies.effective(&list, true));
         let body = Body { mixed_mtus: true, ..Body::clone(&bodies.get(list[at]).body) };
-        let new = bodies.hold(body, &resolver!(self));
+        let new = bodies.hold(body, &Resolver { links: &self.links, objects: &self.objects });
         let old = std::mem::replace(&mut list[at], new);
         self.routes6.write(short, &list, generation);
         bodies.release(old);
@@ -420,7 +404,6 @@ impl Kernel {
     fn link_gone(&mut self, index: u32) -> Scope {
         self.vlans.remove(&index);
         self.networks.remove(&index);
-        self.narrow.retain(|(of, _)| *of != index);
         self.drop_team(index);
         let Some(old) = self.links.remove(&index) else { return Scope::NONE };
         // A VXLAN interface that moves to another network namespace takes some along without a word.
@@ -490,9 +473,6 @@ impl Kernel {
             self.pending.addresses.entry(key).or_insert(old);
         }
         self.addresses.insert(key, Stamped { value: address, generation: self.generation });
-        if is_new {
-            self.stir_gateway(index, key.1);
-        }
         // The first IPv4 address of a link revives its legs silently (fib_sync_up).
         let revived = origin != Origin::Dump && is_new && self.is_dead_over(index);
         // An address with a new lifetime gives it to its prefix route silently (modify_prefix_route).
@@ -522,21 +502,7 @@ impl Kernel {
     fn drop_address(&mut self, key: (u32, IpAddr, u8)) {
         if let Some(old) = self.addresses.remove(&key) {
             self.pending.addresses.entry(key).or_insert(Some(old.value));
-            if self.stir_gateway(key.0, key.1) {
-                self.narrow.insert((key.0, key.1.into()));
-            }
         }
-    }
-
-    /// Has the routes by a gateway resolved again, which has become an address of the host, or is one no longer.
-    /// Returns whether there are any.
-    fn stir_gateway(&mut self, index: u32, gateway: IpAddr) -> bool {
-        let leads = |leg: &Leg| leg.index == index && leg.gateway == Some(gateway);
-        let any = gateway.is_ipv4() && self.bodies.iter().any(|(_, entry)| entry.body.legs.iter().any(leads));
-        if any {
-            self.stirred_links.insert(index);
-        }
-        any
     }
 
     fn neighbour(&mut self, neighbour: Neighbour) {
@@ -583,7 +549,7 @@ impl Kernel {
 
     fn object(&mut self, id: u32, mut object: Object) -> Scope {
         if let Object::Leg(leg) = &mut object {
-            resolver!(self).clear_dead_marks(std::slice::from_mut(leg));
+            Resolver { links: &self.links, objects: &self.objects }.clear_dead_marks(std::slice::from_mut(leg));
         }
         let new = Stamped { value: object, generation: self.generation };
         let changed = self.objects.get(&id).is_none_or(|old| old.value != new.value);
@@ -592,7 +558,7 @@ impl Kernel {
         self.objects.insert(id, new);
         // Routes shown as blackholes may have had the type of this object. With `nexthop_compat_mode` off, the kernel
         // does not announce them again.
-        let resolver = resolver!(self);
+        let resolver = Resolver { links: &self.links, objects: &self.objects };
         let leads = |object| object == id || resolver.members(object).iter().any(|member| member.0 == id);
         let shown = |body: &Body| body.kind == RTN_BLACKHOLE && body.object != 0 && leads(body.object);
         let hidden = changed && !discards && self.bodies.iter().any(|(_, entry)| shown(&entry.body));
@@ -610,10 +576,7 @@ impl Kernel {
     }
 
     fn route(&mut self, key: RouteKey, mut body: Body, flags: u16, gone: bool, origin: Origin) -> Scope {
-        if key.prefix.addr.is_ipv4() && !gone {
-            self.add_narrow(key.prefix, &body);
-        }
-        let resolver = resolver!(self);
+        let resolver = Resolver { links: &self.links, objects: &self.objects };
         resolver.clear_dead_marks(&mut body.legs);
         let message = RouteMessage { key, body, flags, gone, origin, generation: self.generation };
         let (bodies, pending) = (&mut self.bodies, &mut self.pending);
@@ -627,20 +590,6 @@ impl Kernel {
         Scope::when(drifted, if v4 { Scope::ROUTES4 } else { Scope::ROUTES6 })
     }
 
-    /// Records the prefix of an IPv4 route of a narrower scope than a link's, except for those of addresses.
-    fn add_narrow(&mut self, prefix: Prefix, body: &Body) {
-        if body.scope <= RT_SCOPE_LINK || ![RTN_UNICAST, RTN_LOCAL].contains(&body.kind) {
-            return;
-        }
-        for Leg { index, .. } in &body.legs {
-            let of_link = (*index, prefix.addr, 0)..=(*index, prefix.addr, u8::MAX);
-            let own = prefix.len == 32 && self.addresses.range(of_link).next().is_some();
-            if !own && self.narrow.insert((*index, prefix)) {
-                self.stirred_links.insert(*index);
-            }
-        }
-    }
-
     /// Resolves the bodies again that depend on changed links and next-hop objects.
     fn settle(&mut self) {
         if self.stirred_links.is_empty() && !self.stirred_objects {
@@ -649,7 +598,7 @@ impl Kernel {
         let links = std::mem::take(&mut self.stirred_links);
         // Any object may depend on a link.
         let objects = std::mem::take(&mut self.stirred_objects) || !links.is_empty();
-        let resolver = resolver!(self);
+        let resolver = Resolver { links: &self.links, objects: &self.objects };
         let mut changed: HashMap<BodyId, Arc<RouteBody>> = HashMap::new();
         for (id, entry) in self.bodies.iter() {
             let concerned = match entry.body.object {

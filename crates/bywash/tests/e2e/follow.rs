@@ -109,44 +109,6 @@ pub fn routes_come_move_and_go() {
     bywash.stop();
 }
 
-/// A gateway that was one of the router's own addresses when its route was added, or had a route of scope host, is none
-/// to the kernel: it sends to the destinations themselves (rt_set_nexthop).
-#[test]
-pub fn own_addresses_are_no_gateways() {
-    require!(require_lab());
-    for level in LEVELS {
-        let lab = Topology::builder().static_neighbours(true).build().unwrap();
-        let to = |n: u8| IpAddr::from([10, 9, n, 1]);
-        for n in 0..8 {
-            lab.b().ns.ip(&["address", "add", &to(n).to_string(), "dev", "lo"]).unwrap();
-        }
-        // Packets to this neighbour are lost.
-        lab.r().ip_batch("neighbour add 10.5.0.1 lladdr 02:00:00:00:00:99 dev r1\n").unwrap();
-        let add = |first: u8| {
-            let gateways = ["10.0.2.1".to_owned(), "10.5.0.1 dev r1".into(), format!("10.6.{first}.1")];
-            let via = |(n, gateway)| format!("route add 10.9.{n}.0/24 via {gateway}\n");
-            let (routes, id): (String, _) = ((first..).zip(&gateways).map(via).collect(), first + 1);
-            let (last, former) = (first + 3, format!("10.6.{first}.1/32 dev r1"));
-            let all = format!(
-                "address add {former}\n{routes}address del {former}\nnexthop add id {id} via 10.0.2.1 dev r1\n\
-                 route add 10.9.{last}.0/24 nhid {id}\n"
-            );
-            lab.r().ip_batch(&all).unwrap();
-        };
-        lab.r().ip_batch("route add 10.5.0.1/32 dev r1 scope host\n").unwrap();
-        add(0);
-        let file = File::new(&config(&[("r0", level), ("r1", level)]));
-        let bywash = file.run(&lab);
-        add(4);
-        wait_for_route(&bywash, "10.9.7.0/24", |route| route.is_some());
-        // The address that one gateway was before the start is not known.
-        for n in [0, 1, 3, 4, 5, 6, 7] {
-            assert!(reaches(&lab, to(n)), "{level:?}: {}: {}", to(n), bywash.text(&["routes"]));
-        }
-        bywash.stop();
-    }
-}
-
 /// Returns UDP packets from host a, `times` in each of `flows` flows.
 fn flows(lab: &Topology, flows: u16, to: IpAddr, times: u32) -> Vec<(u32, Vec<u8>)> {
     let a = lab.a();
