@@ -126,7 +126,7 @@ pub fn a_smaller_mtu_ahead_causes_an_error_or_fragments() {
     let bywash = Bywash::run(lab.r(), &lab.router_interfaces());
     // The MTU changes while the router runs.
     b.ns.ip(&["link", "set", &b.interface, "mtu", "1300"]).unwrap();
-    // Its IPv6 MTU is a setting of the kernel's, for which the gates close.
+    // The interface's IPv6 MTU is a setting of the kernel's, for which the gates close.
     bywash.change_policies(|| lab.r().ip(&["link", "set", &b.router_interface, "mtu", "1300"]).unwrap());
     bywash.wait("the MTU to be followed", |bywash| bywash.port("r1")["mtu"] == 1300);
 
