@@ -3,7 +3,7 @@
 use crate::parse::{Body, Encap, Leg, Object};
 use crate::state::RouteBody;
 use crate::uapi::*;
-use bywash_fib::model::{Link, NextHop, RouteKind};
+use bywash_fib::model::{Address, Link, NextHop, RouteKind};
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -19,11 +19,12 @@ pub struct Entry {
     holders: u32,
 }
 
-/// Links and next-hop objects, on which the resolution of a body depends.
+/// State on which the resolution of a body depends.
 #[derive(Clone, Copy, Debug)]
 pub struct Resolver<'a> {
     pub links: &'a BTreeMap<u32, crate::kernel::Stamped<Link>>,
     pub objects: &'a HashMap<u32, crate::kernel::Stamped<Object>>,
+    pub addresses: &'a BTreeMap<(u32, IpAddr, u8), crate::kernel::Stamped<Address>>,
 }
 
 impl Resolver<'_> {
@@ -45,6 +46,15 @@ impl Resolver<'_> {
     fn uses(&self, leg: &Leg) -> bool {
         let (up, carrier) = self.link(leg.index);
         up && !leg.dead && (carrier || !leg.ignored)
+    }
+
+    /// Returns whether the kernel may send the packets of a route's leg to their destinations themselves, past the
+    /// gateway, because this is one of the host's own addresses. It does so if it was one when the route was added
+    /// (rt_set_nexthop), which messages about routes do not show.
+    fn may_skip_gateway(&self, leg: &Leg) -> bool {
+        let Some(gateway @ IpAddr::V4(_)) = leg.gateway else { return false };
+        let own = (leg.index, gateway, 0)..=(leg.index, gateway, u8::MAX);
+        self.addresses.range(own).next().is_some()
     }
 
     fn hop(&self, leg: &Leg, weight: u16) -> NextHop {
@@ -91,7 +101,10 @@ impl Resolver<'_> {
             }
             kind = if discards { RouteKind::Blackhole } else { RouteKind::Unicast };
         } else if kind == RouteKind::Unicast {
-            hops.extend(body.legs.iter().map(|leg| self.hop(leg, leg.weight)));
+            hops.extend(body.legs.iter().map(|leg| {
+                let hop = self.hop(leg, leg.weight);
+                NextHop { index: if self.may_skip_gateway(leg) { 0 } else { hop.index }, ..hop }
+            }));
         }
         if body.mixed_mtus {
             hops.iter_mut().for_each(|hop| hop.index = 0);

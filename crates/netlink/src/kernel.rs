@@ -17,6 +17,13 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+/// Returns the resolver of a [`Kernel`], whose other fields may be borrowed meanwhile.
+macro_rules! resolver {
+    ($kernel:expr) => {
+        Resolver { links: &$kernel.links, objects: &$kernel.objects, addresses: &$kernel.addresses }
+    };
+}
+
 /// A value and the generation of the dump in which it was last seen.
 #[derive(Clone, Debug)]
 pub struct Stamped<T> {
@@ -255,7 +262,7 @@ impl Kernel {
         let bodies = &mut self.bodies;
         self.pending.routes.entry(key).or_insert_with(|| bodies.effective(&list, true));
         let body = Body { mixed_mtus: true, ..Body::clone(&bodies.get(list[at]).body) };
-        let new = bodies.hold(body, &Resolver { links: &self.links, objects: &self.objects });
+        let new = bodies.hold(body, &resolver!(self));
         let old = std::mem::replace(&mut list[at], new);
         self.routes6.write(short, &list, generation);
         bodies.release(old);
@@ -473,6 +480,9 @@ impl Kernel {
             self.pending.addresses.entry(key).or_insert(old);
         }
         self.addresses.insert(key, Stamped { value: address, generation: self.generation });
+        if is_new {
+            self.stir_gateway(index, key.1);
+        }
         // The first IPv4 address of a link revives its legs silently (fib_sync_up).
         let revived = origin != Origin::Dump && is_new && self.is_dead_over(index);
         // An address with a new lifetime gives it to its prefix route silently (modify_prefix_route).
@@ -502,6 +512,15 @@ impl Kernel {
     fn drop_address(&mut self, key: (u32, IpAddr, u8)) {
         if let Some(old) = self.addresses.remove(&key) {
             self.pending.addresses.entry(key).or_insert(Some(old.value));
+            self.stir_gateway(key.0, key.1);
+        }
+    }
+
+    /// Has the routes by `gateway` resolved again, which has become an address of the host or is one no longer.
+    fn stir_gateway(&mut self, index: u32, gateway: IpAddr) {
+        let leads = |leg: &Leg| leg.index == index && leg.gateway == Some(gateway);
+        if gateway.is_ipv4() && self.bodies.iter().any(|(_, entry)| entry.body.legs.iter().any(leads)) {
+            self.stirred_links.insert(index);
         }
     }
 
@@ -549,7 +568,7 @@ impl Kernel {
 
     fn object(&mut self, id: u32, mut object: Object) -> Scope {
         if let Object::Leg(leg) = &mut object {
-            Resolver { links: &self.links, objects: &self.objects }.clear_dead_marks(std::slice::from_mut(leg));
+            resolver!(self).clear_dead_marks(std::slice::from_mut(leg));
         }
         let new = Stamped { value: object, generation: self.generation };
         let changed = self.objects.get(&id).is_none_or(|old| old.value != new.value);
@@ -558,7 +577,7 @@ impl Kernel {
         self.objects.insert(id, new);
         // Routes shown as blackholes may have had the type of this object. With `nexthop_compat_mode` off, the kernel
         // does not announce them again.
-        let resolver = Resolver { links: &self.links, objects: &self.objects };
+        let resolver = resolver!(self);
         let leads = |object| object == id || resolver.members(object).iter().any(|member| member.0 == id);
         let shown = |body: &Body| body.kind == RTN_BLACKHOLE && body.object != 0 && leads(body.object);
         let hidden = changed && !discards && self.bodies.iter().any(|(_, entry)| shown(&entry.body));
@@ -576,7 +595,7 @@ impl Kernel {
     }
 
     fn route(&mut self, key: RouteKey, mut body: Body, flags: u16, gone: bool, origin: Origin) -> Scope {
-        let resolver = Resolver { links: &self.links, objects: &self.objects };
+        let resolver = resolver!(self);
         resolver.clear_dead_marks(&mut body.legs);
         let message = RouteMessage { key, body, flags, gone, origin, generation: self.generation };
         let (bodies, pending) = (&mut self.bodies, &mut self.pending);
@@ -598,7 +617,7 @@ impl Kernel {
         let links = std::mem::take(&mut self.stirred_links);
         // Any object may depend on a link.
         let objects = std::mem::take(&mut self.stirred_objects) || !links.is_empty();
-        let resolver = Resolver { links: &self.links, objects: &self.objects };
+        let resolver = resolver!(self);
         let mut changed: HashMap<BodyId, Arc<RouteBody>> = HashMap::new();
         for (id, entry) in self.bodies.iter() {
             let concerned = match entry.body.object {

@@ -320,6 +320,11 @@ fn object(body: &[u8], gone: bool) -> Parsed {
             _ => {}
         }
     }
+    // The kernel sends to the destinations themselves then (rt_set_nexthop): the gateway was one of the host's own
+    // addresses when the next hop was added, or had a route of such a scope.
+    if family == AF_INET && u8_at(body, 1)? > RT_SCOPE_LINK {
+        leg.gateway = None;
+    }
     let id = id?;
     Some(Some(match (gone, group, blackhole) {
         (true, ..) => Event::ObjectGone(id),

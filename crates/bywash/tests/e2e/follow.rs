@@ -109,6 +109,43 @@ pub fn routes_come_move_and_go() {
     bywash.stop();
 }
 
+/// A gateway that was one of the router's own addresses when its route was added is none to the kernel, which sends to
+/// the destinations themselves (rt_set_nexthop).
+#[test]
+pub fn own_addresses_are_no_gateways() {
+    require!(require_lab());
+    for level in LEVELS {
+        let lab = Topology::builder().static_neighbours(true).build().unwrap();
+        let to = |n: u8| IpAddr::from([10, 9, n, 1]);
+        for n in 0..6 {
+            lab.b().ns.ip(&["address", "add", &to(n).to_string(), "dev", "lo"]).unwrap();
+        }
+        // By a route, by a next-hop object, and by one whose gateway was an address of the router.
+        let add = |first: u8| {
+            let [second, third] = [1, 2].map(|n| first + n);
+            let all = format!(
+                "address add 10.6.{first}.1/32 dev r1\n\
+                 nexthop add id 1{first} via 10.0.2.1 dev r1\n\
+                 nexthop add id 2{first} via 10.6.{first}.1 dev r1\n\
+                 address del 10.6.{first}.1/32 dev r1\n\
+                 route add 10.9.{second}.0/24 nhid 1{first}\n\
+                 route add 10.9.{third}.0/24 nhid 2{first}\n\
+                 route add 10.9.{first}.0/24 via 10.0.2.1\n"
+            );
+            lab.r().ip_batch(&all).unwrap();
+        };
+        add(0);
+        let file = File::new(&config(&[("r0", level), ("r1", level)]));
+        let bywash = file.run(&lab);
+        add(3);
+        wait_for_route(&bywash, "10.9.3.0/24", |route| route.is_some());
+        for n in 0..6 {
+            assert!(reaches(&lab, to(n)), "{level:?}: {}: {}", to(n), bywash.text(&["routes"]));
+        }
+        bywash.stop();
+    }
+}
+
 /// Returns UDP packets from host a, `times` in each of `flows` flows.
 fn flows(lab: &Topology, flows: u16, to: IpAddr, times: u32) -> Vec<(u32, Vec<u8>)> {
     let a = lab.a();

@@ -321,3 +321,52 @@ fn networks_of_vlans_are_read_again_after_they_were_none() {
         }
     }
 }
+
+/// Returns a route to 10.9.0.0/16 by a gateway on link 3.
+fn route_via(gateway: [u8; 4], metric: u32) -> Event {
+    let Event::Route { mut key, mut body, .. } = route(Ipv4Addr::new(10, 9, 0, 0).into(), false) else {
+        unreachable!()
+    };
+    key.metric = metric;
+    body.legs[0].gateway = Some(gateway.into());
+    Event::Route { key, body, flags: 0, gone: false, expires: None }
+}
+
+/// Returns the gateways of the reported routes, and whether each is left to the kernel.
+fn gateways(kernel: &mut Kernel) -> Vec<(IpAddr, bool)> {
+    let routes = reported(kernel).into_iter().filter_map(|change| match change {
+        Change::Route(route) => route.next_hops[0].gateway.map(|gateway| (gateway, route.next_hops[0].index == 0)),
+        _ => None,
+    });
+    let mut all: Vec<_> = routes.collect();
+    all.sort_unstable();
+    all
+}
+
+#[test]
+fn gateways_that_the_kernel_may_skip_are_left_to_it() {
+    let addr = |last| IpAddr::from([10, 0, 0, last]);
+    let address = |last, index| {
+        let address = Address { index, addr: addr(last), len: 24, secondary: false, link_scope: false };
+        Event::Address { address, expires: false }
+    };
+    let mut kernel = Kernel::default();
+    // Dumps show addresses before routes.
+    kernel.begin(Scope::ALL);
+    kernel.apply(link(true), Origin::Dump);
+    kernel.apply(address(1, 3), Origin::Dump);
+    kernel.apply(address(4, 4), Origin::Dump);
+    for last in 1..5 {
+        kernel.apply(route_via([10, 0, 0, last], last.into()), Origin::Dump);
+    }
+    kernel.finish(Scope::ALL, true);
+    let all = [(addr(1), true), (addr(2), false), (addr(3), false), (addr(4), false)];
+    assert_eq!(gateways(&mut kernel), all, "the address of another link");
+    // An address that comes, and two that go.
+    kernel.apply(address(2, 3), Origin::Live);
+    assert_eq!(gateways(&mut kernel), [(addr(2), true)]);
+    for last in [1, 2] {
+        kernel.apply(Event::AddressGone(3, addr(last), 24), Origin::Live);
+    }
+    assert_eq!(gateways(&mut kernel), [(addr(1), false), (addr(2), false)]);
+}

@@ -765,3 +765,20 @@ fn encapsulations_are_headers_of_tunnels_or_the_kernels() {
     leg_attribute(AF_INET, RTA_ENCAP, &[], &mut leg);
     assert!(matches!(leg.encap, Encap::Kernel(_)));
 }
+
+/// The kernel sends to the destinations themselves if the scope is narrower than a link's (rt_set_nexthop).
+#[test]
+fn the_scope_of_a_next_hop_decides_about_its_gateway() {
+    let gateway_of = |family, scope, addr: &[u8]| {
+        let mut body = vec![family, scope, 0, 0, 0, 0, 0, 0];
+        body.extend(attributes_of(&[(NHA_ID, &[1, 0, 0, 0]), (NHA_OIF, &[3, 0, 0, 0]), (NHA_GATEWAY, addr)]));
+        match parse(&Message { kind: RTM_NEWNEXTHOP, flags: 0, sequence: 0, port: 0, body: &body }) {
+            Ok(Some(Event::Object(1, Object::Leg(leg)))) => leg.gateway,
+            other => panic!("{other:?}"),
+        }
+    };
+    let addr = IpAddr::from([10, 0, 2, 1]);
+    let of = |scope| gateway_of(AF_INET, scope, &[10, 0, 2, 1]);
+    assert_eq!([of(RT_SCOPE_LINK), of(RT_SCOPE_LINK + 1)], [Some(addr), None]);
+    assert!(gateway_of(AF_INET6, RT_SCOPE_LINK + 1, &[0xfd; 16]).is_some());
+}

@@ -89,6 +89,8 @@ struct Names {
     indices: HashMap<String, u32>,
     /// Links that are administratively up.
     up: HashSet<u32>,
+    /// The host's own addresses, with their links.
+    own: HashSet<(u32, IpAddr)>,
 }
 
 impl Names {
@@ -117,6 +119,7 @@ impl Oracle {
             let index = number(&link, "ifindex").unwrap_or(0) as u32;
             for address in link["addr_info"].as_array().into_iter().flatten() {
                 let model = address_of(index, address);
+                names.own.insert((index, model.addr));
                 lines.insert(format!("address {index} {} {}", model.addr, model.len), format!("{model:?}"));
             }
         }
@@ -353,6 +356,12 @@ fn route_of(route: &Value, names: &Names, v6: bool) -> Option<Route> {
     } else {
         kind
     };
+    // Only the kernel knows whether it uses a gateway that is one of its own addresses, except for next-hop objects.
+    let skips =
+        |hop: &NextHop| hop.gateway.is_some_and(|addr| addr.is_ipv4() && names.own.contains(&(hop.index, addr)));
+    for hop in next_hops.iter_mut().filter(|hop| route["nhid"].is_null() && skips(hop)) {
+        hop.index = 0;
+    }
     Some(Route {
         table: match text(route, "table") {
             "" | "main" => number(route, "table").unwrap_or(254) as u32,
