@@ -96,7 +96,7 @@ pub struct Traced {
 pub struct TracedRoute {
     /// Port that receives the packet.
     pub port: String,
-    /// Level at which the port's packets are handled.
+    /// Level at which the port's packets are handled. Missing while the port's interface is gone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub level: Option<TraceLevel>,
     /// Reason why the port's XDP or tc program leaves the packet to the kernel, so that no worker gets it; missing if

@@ -184,19 +184,22 @@ impl Runtime {
         let entries = uppers.vlans.iter().map(|vlan| vlan.entries.len()).sum::<usize>();
         let given = || uppers.masters.iter().filter(|master| master.has_interface());
         let entries = entries + given().map(|master| master.tagged.len()).sum::<usize>();
-        for (what, wanted, given) in [
-            ("VLANs or macvlans", wanted, entries),
-            ("bonds or bridges", interfaces.len(), given().count()),
-            ("tunnels", tunnels.len(), uppers.tunnels.len()),
-        ] {
-            if given < wanted {
-                tracing::warn!("the kernel forwards for {} {what}: there are too many", wanted - given);
-            }
-        }
-        let many = *unchosen + others.len() - (uppers.masters.len() - given().count());
-        if std::mem::replace(&mut self.unnumbered, many) != many && many > 0 {
-            tracing::warn!("the kernel forwards frames of {many} VLANs without an interface: there are too many");
-        }
+        let lines = [
+            ("for", "VLANs or macvlans", wanted.saturating_sub(entries)),
+            ("for", "bonds or bridges", interfaces.len().saturating_sub(given().count())),
+            ("for", "tunnels", tunnels.len().saturating_sub(uppers.tunnels.len())),
+            (
+                "frames of",
+                "VLANs without an interface",
+                *unchosen + others.len() + given().count() - uppers.masters.len(),
+            ),
+        ];
+        let lines = lines.into_iter().filter(|(.., many)| *many > 0);
+        let lines =
+            lines.map(|(for_, what, many)| format!("the kernel forwards {for_} {many} {what}: there are too many"));
+        let lines: Vec<String> = lines.collect();
+        lines.iter().filter(|line| !self.unnumbered.contains(line)).for_each(|line| tracing::warn!("{line}"));
+        self.unnumbered = lines;
         uppers
     }
 

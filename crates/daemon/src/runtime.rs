@@ -40,8 +40,8 @@ pub struct Runtime {
     pub numbers: Numbers,
     /// VLAN interfaces of the ports by name, with the reasons why their packets are left to the kernel, as logged.
     pub vlans: BTreeMap<String, Option<String>>,
-    /// Number of VLANs without an interface that have no number, as logged.
-    pub unnumbered: usize,
+    /// How many interfaces and VLANs of each kind are left to the kernel because there are too many, as logged.
+    pub unnumbered: Vec<String>,
     /// Members of each bond and bridge, by kernel index, that are ports, as logged.
     pub members: BTreeMap<u32, Vec<(PortId, u32)>>,
 }

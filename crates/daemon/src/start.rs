@@ -285,7 +285,7 @@ impl Runtime {
             relations: Relations::default(),
             numbers: Numbers::default(),
             vlans: BTreeMap::new(),
-            unnumbered: 0,
+            unnumbered: Vec::new(),
             members: BTreeMap::new(),
         };
         runtime.enable(known)?;

@@ -69,7 +69,7 @@ fn changes_of_links_are_logged() {
 fn deleted_and_made_again() {
     require!(require_lab());
     let lab = Topology::router_n(3).unwrap();
-    let (b, r) = (lab.b(), lab.r());
+    let r = lab.r();
     let bywash = Bywash::run(r, &lab.router_interfaces());
     assert!(reaches_b(&lab));
     for _ in 0..2 {
@@ -79,13 +79,13 @@ fn deleted_and_made_again() {
         });
         let reason = bywash.port("r1")["reason"].to_string();
         assert!(reason.contains("deleted") || reason.contains("gone"), "{reason}");
+        bywash.wait("the program to be gone", |bywash| bywash.show(&["placement"])["ports"][1]["level"].is_null());
+        let socket = bywash.socket().to_str().unwrap().to_owned();
+        let trace = crate::harness::bywash(r, &["trace", "--socket", &socket, "r1", "00"]);
+        assert!(trace.stdout.contains("port r1: its interface is gone; below"), "{}{}", trace.stdout, trace.stderr);
         assert!(bywash.show(&["routes", "10.0.2.0/24"]).to_string().find("10.0.2.0/24").is_none());
         unharmed(&lab, || {
-            let near = End::new(&b.ns, &b.interface).address(format!("{}/24", b.v4)).address(format!("{}/64", b.v6));
-            let far = End::new(r, "r1").address(format!("{}/24", b.router_v4)).address(format!("{}/64", b.router_v6));
-            Veth::new(near, far).create().unwrap();
-            let (v4, v6) = (b.router_v4, b.router_v6);
-            b.ns.ip_batch(&format!("route add default via {v4}\nroute add ::/0 via {v6}\n")).unwrap();
+            make_again(&lab, 1);
             bywash.wait("the port to be up", |bywash| bywash.port("r1")["state"] == "up");
         });
         bywash.wait("b to be reached", |_| reaches_b(&lab));

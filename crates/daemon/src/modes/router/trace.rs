@@ -315,7 +315,10 @@ pub fn placed(traced: &mut Traced, placement: &[Placement]) {
     let of = |name: &str| placement.iter().find(|row| row.port == name);
     let Some(routed) = &mut traced.routed else { return };
     let Some(port) = of(&routed.port) else { return };
-    let (level, why) = (port.level.clone().unwrap_or_else(|| "?".into()), port.why.clone());
+    let (why, at) = (port.why.clone(), 1.min(traced.story.len()));
+    let Some(level) = port.level.clone() else {
+        return traced.story.insert(at, format!("port {}: {why}; below is what user space would do", port.port));
+    };
     let by_tc = port.mode.as_deref() == Some("tc");
     let line = match (level.as_str(), traced.outputs.first().and_then(|to| of(to))) {
         ("kernel", _) => format!("level: kernel ({why}): the kernel decides; below is what user space would do"),
@@ -332,6 +335,6 @@ pub fn placed(traced: &mut Traced, placement: &[Placement]) {
         }
         _ => format!("level: {level} ({why})"),
     };
-    traced.story.insert(1.min(traced.story.len()), line);
+    traced.story.insert(at, line);
     routed.level = Some(TraceLevel { level, why });
 }
