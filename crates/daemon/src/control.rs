@@ -112,24 +112,9 @@ impl Runtime {
             if self.shared.halted().is_none() {
                 notifier.alive();
             }
-            let mut busy = false;
-            match self.mirror.changes().recv_timeout(tick) {
-                Ok(mut changes) => {
-                    busy = true;
-                    while changes.len() < AT_ONCE
-                        && let Ok(more) = self.mirror.changes().try_recv()
-                    {
-                        changes.extend(more);
-                    }
-                    self.take(&changes);
-                }
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => {
-                    bail!("netlink can no longer be followed, nor routes updated; the kernel forwards from now on")
-                }
-            }
+            let mut busy = self.apply_changes(tick)?;
             if let Some(successor) = &self.successor {
-                match successor.wants_all() {
+                match successor.wants_all(&self.shared) {
                     Ok(true) => return Ok(End::TakenOver),
                     Ok(false) => {}
                     Err(e) => {
@@ -181,11 +166,33 @@ impl Runtime {
         }
     }
 
-    /// Applies changes. Returns `true` when the kernel's tables are complete.
-    fn take(&mut self, changes: &[Change]) -> bool {
-        let applied = self.mode.apply(changes);
-        self.follow_ports(changes, &applied);
-        applied.synced
+    /// Applies the kernel's changes once there are some, for which it waits. Returns whether there were any. Errors if
+    /// the kernel can no longer be followed.
+    pub fn apply_changes(&mut self, wait: Duration) -> anyhow::Result<bool> {
+        let mut changes = match self.mirror.changes().recv_timeout(wait) {
+            Ok(changes) => changes,
+            Err(RecvTimeoutError::Timeout) => return Ok(false),
+            Err(RecvTimeoutError::Disconnected) => {
+                bail!("netlink can no longer be followed, nor routes updated; the kernel forwards from now on")
+            }
+        };
+        while changes.len() < AT_ONCE
+            && let Ok(more) = self.mirror.changes().try_recv()
+        {
+            changes.extend(more);
+        }
+        let applied = self.mode.apply(&changes);
+        self.follow_ports(&changes, &applied);
+        Ok(true)
+    }
+
+    /// Follows the kernel until `done`.
+    pub fn follow_until(&mut self, done: impl Fn() -> bool) -> anyhow::Result<()> {
+        while !done() {
+            self.apply_changes(TICK)?;
+            self.mode.tick(&self.shared, &self.mirror);
+        }
+        Ok(())
     }
 
     /// Updates the ports' programs according to the changes.
@@ -252,8 +259,8 @@ impl Runtime {
     }
 
     /// Takes everything apart for the process that takes over, and notifies it ([`crate::takeover`]). The caller
-    /// drops the returned connection when this process has nothing left to do.
-    pub fn hand_over(mut self) -> Option<Successor> {
+    /// drops the returned connection when this process has nothing left to do. Errors if the process has ended.
+    pub fn hand_over(mut self) -> anyhow::Result<Option<Successor>> {
         self.watch = None;
         let successor = self.successor.take();
         // Close the gates: this process no longer follows changes of the kernel's policies.
@@ -261,8 +268,9 @@ impl Runtime {
         programs(&mut self.shared.ports()).for_each(Xdp::hand_over);
         crate::step::reached("handover-closed");
         // The successor has the queues, so there is nothing to wait for.
-        self.take_apart(|| successor.iter().for_each(Successor::gone), Duration::ZERO);
-        successor
+        let mut told = Ok(());
+        self.take_apart(|| told = successor.iter().try_for_each(Successor::gone), Duration::ZERO);
+        told.map(|()| successor)
     }
 
     /// Takes everything apart, the XDP programs first.

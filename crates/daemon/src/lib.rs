@@ -60,6 +60,7 @@ use runtime::Runtime;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 use takeover::Predecessor;
 
 pub use journal::journal;
@@ -168,7 +169,12 @@ fn forward(
     let started = Runtime::start(config, source, journal, predecessor.as_deref_mut());
     let mut runtime = started.map_err(|why| crate::sandbox::explain(why, sandboxed))?;
     if let Some(predecessor) = predecessor {
-        predecessor.wait_for_its_end();
+        let deadline = Instant::now() + takeover::STEP;
+        runtime.follow_until(|| predecessor.has_ended() || Instant::now() > deadline)?;
+        if !predecessor.has_ended() {
+            let (pid, wait) = (predecessor.pid, takeover::STEP.as_secs());
+            tracing::warn!("pid {pid} has not ended within {wait} s");
+        }
         step::reached("takeover-end");
         listener.take_names()?;
         // A failure costs only the metrics endpoint; forwarding continues.
@@ -194,7 +200,7 @@ fn forward(
     let result = runtime.follow((stop, reload, upgrade), &mut notifier);
     if let Ok(End::TakenOver) = result {
         step::reached("handover-asked");
-        let successor = runtime.hand_over();
+        let successor = runtime.hand_over()?;
         step::reached("handover-gone");
         successor.iter().for_each(|successor| notifier.followed_by(successor.pid));
         drop(api);

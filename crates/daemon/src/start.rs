@@ -312,6 +312,8 @@ impl Runtime {
             }
         }
         crate::step::reached("start-workers");
+        // Beside a predecessor, which let go meanwhile, the tables may be seconds old.
+        while self.apply_changes(Duration::ZERO)? {}
         self.mode.begin(&self.shared);
         for xdp in programs(&mut self.shared.ports()) {
             xdp.begin(&self.relations, None)?;

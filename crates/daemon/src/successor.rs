@@ -3,7 +3,7 @@
 use crate::shared::Shared;
 use crate::slots::programs;
 use crate::takeover::{Line, Message, can_follow, why_not};
-use anyhow::{anyhow, bail, ensure};
+use anyhow::{Context as _, anyhow, bail, ensure};
 use bywash_port::af_xdp::Attachment;
 use bywash_port::broker;
 use rustix::io::Errno;
@@ -16,6 +16,8 @@ use std::time::Duration;
 pub struct Successor {
     line: Line,
     pub pid: i32,
+    /// Ids of the programs' links that the process has been sent.
+    links: Vec<u32>,
 }
 
 impl Successor {
@@ -31,6 +33,7 @@ impl Successor {
         let line = reach(path)?;
         let pid = line.peer()?;
         can_be_followed(shared)?;
+        let links = links(shared);
         for xdp in programs(&mut shared.ports()) {
             let Attachment { native, xdp: link, tc } = xdp.program.attachment()?;
             let fds: Vec<BorrowedFd<'_>> = link.iter().chain(&tc).map(OwnedFd::as_fd).collect();
@@ -39,27 +42,40 @@ impl Successor {
         }
         line.send(&Message::Ready, &[])?;
         tracing::info!("pid {pid} is preparing to take over");
-        Ok(Self { line, pid })
+        Ok(Self { line, pid, links })
     }
 
-    /// Returns whether `LetGo` has been received. Errors if the process has given up.
-    pub fn wants_all(&self) -> anyhow::Result<bool> {
-        if !self.line.ready() {
-            return Ok(false);
-        }
-        match self.line.receive(Duration::ZERO)? {
-            Some((Message::LetGo, _)) => Ok(true),
-            Some((other, _)) => bail!("unexpected message {other:?}"),
-            None => bail!("it has ended"),
-        }
+    /// Returns whether `LetGo` has been received. Errors if the process has given up or ended, or if it was sent the
+    /// programs' links before some were attached anew.
+    pub fn wants_all(&self, shared: &Shared) -> anyhow::Result<bool> {
+        let asked = wants_all(&self.line)?;
+        ensure!(!asked || self.links == links(shared), "programs have been attached anew meanwhile: start it again");
+        Ok(asked)
     }
 
-    /// Notifies the process that the sockets are closed.
-    pub fn gone(&self) {
-        if let Err(e) = self.line.send(&Message::Gone, &[]) {
-            tracing::error!("pid {} has ended ({e}): the kernel forwards", self.pid);
-        }
+    /// Notifies the process that the sockets are closed. Errors if it has ended.
+    pub fn gone(&self) -> anyhow::Result<()> {
+        let sent = self.line.send(&Message::Gone, &[]);
+        sent.with_context(|| format!("pid {} has ended while it took over: the kernel forwards from now on", self.pid))
     }
+}
+
+fn wants_all(line: &Line) -> anyhow::Result<bool> {
+    if !line.ready() {
+        return Ok(false);
+    }
+    match line.receive(Duration::ZERO)? {
+        // The process may have ended since, or given up because no answer came.
+        Some((Message::LetGo, _)) if line.ready() => bail!("it has ended"),
+        Some((Message::LetGo, _)) => Ok(true),
+        Some((other, _)) => bail!("unexpected message {other:?}"),
+        None => bail!("it has ended"),
+    }
+}
+
+/// Returns the ids of the links by which the ports' programs are attached.
+fn links(shared: &Shared) -> Vec<u32> {
+    programs(&mut shared.ports()).flat_map(|xdp| xdp.program.links()).collect()
 }
 
 /// Longest time for which the control loop waits until the process accepts the connection, or takes a message.
@@ -94,6 +110,34 @@ mod tests {
     use crate::takeover::line;
     use rustix::net::{SocketAddrUnix, bind, listen};
     use std::sync::mpsc;
+
+    #[test]
+    fn only_a_living_process_is_let_have_the_ports() {
+        let pair = || {
+            let [ours, theirs] = socket_pair();
+            (Line(ours), Line(theirs))
+        };
+        let (ours, theirs) = pair();
+        assert!(!wants_all(&ours).unwrap());
+        theirs.send(&Message::LetGo, &[]).unwrap();
+        assert!(wants_all(&ours).unwrap());
+        assert!(!wants_all(&ours).unwrap());
+        // It asks, and ends before this process turns to it.
+        theirs.send(&Message::LetGo, &[]).unwrap();
+        drop(theirs);
+        assert!(wants_all(&ours).is_err());
+        let (ours, theirs) = pair();
+        drop(theirs);
+        assert!(wants_all(&ours).is_err());
+        let successor = Successor { line: ours, pid: 7, links: vec![] };
+        assert!(successor.gone().unwrap_err().to_string().contains("pid 7 has ended"));
+    }
+
+    fn socket_pair() -> [OwnedFd; 2] {
+        use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+        let (one, other) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        [one, other]
+    }
 
     #[test]
     fn who_accepts_nothing_or_takes_nothing_is_given_up() {

@@ -1,12 +1,15 @@
 //! Takeover of a running process's ports by a new process.
 //!
-//! The new process first prepares everything of its own: buffers, the kernel's tables, the program. Then it asks the
-//! running one through the API to connect to a socket, and receives there the bpf_link descriptors of the attached
-//! programs. Nothing has changed so far: whichever of the two fails, the running one continues. On `"let_go"` the
-//! running process leaves its user-space ports to the kernel, lets its workers finish, closes its sockets and answers
-//! `"gone"`. The new one opens its sockets, and last replaces the attached programs with its own. Forwarding in the
-//! driver continues without a pause; the kernel forwards everything else meanwhile. No program is detached, and no
-//! interface is set up again.
+//! The new process first asks the running one through the API to connect to a socket, and receives there the bpf_link
+//! descriptors of the attached programs. Then it prepares everything of its own: buffers, the kernel's tables, the
+//! program. Nothing has changed so far: whichever of the two fails, the running one continues. On `"let_go"` the
+//! running process leaves its ports to the kernel, lets its workers finish, closes its sockets and answers `"gone"`. The
+//! new one opens its sockets, and last replaces the attached programs with its own. Meanwhile a switch's program goes on
+//! in the driver; a router's leaves all packets to the kernel, because nobody follows the kernel's policies for it. No
+//! program is detached, and no interface is set up again.
+//!
+//! If the new process has ended before it got the ports, or programs have been attached anew since it received their
+//! descriptors, the running one closes the connection and continues.
 //!
 //! | sender | message | descriptors |
 //! |---|---|---|
@@ -41,7 +44,7 @@ use std::time::{Duration, Instant};
 /// Largest message, in bytes.
 const MESSAGE: usize = 1024;
 /// Longest duration of each step of the running process.
-const STEP: Duration = Duration::from_secs(5);
+pub const STEP: Duration = Duration::from_secs(5);
 
 /// Message between the two processes.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
@@ -161,9 +164,9 @@ impl Drop for Meeting {
 /// The process that is taken over, as the new one sees it.
 pub struct Predecessor {
     line: Line,
-    pid: i32,
+    pub pid: i32,
     ports: BTreeMap<String, Attachment>,
-    /// Time at which `LetGo` was sent.
+    /// Time at which `LetGo` was sent, if the process has let go.
     let_go: Option<Instant>,
 }
 
@@ -194,15 +197,20 @@ impl Predecessor {
 
     /// Makes the process let go. When this returns, its sockets are closed.
     pub fn let_go(&mut self) -> anyhow::Result<()> {
-        self.line.send(&Message::LetGo, &[])?;
-        self.let_go = Some(Instant::now());
-        match self.line.receive(STEP)?.context("it has ended")? {
-            (Message::Gone, _) => Ok(()),
+        let asked = Instant::now();
+        let sent = self.line.send(&Message::LetGo, &[]);
+        crate::step::reached("takeover-asked");
+        let answer = sent.and_then(|()| self.line.receive(STEP));
+        match answer?.context("the running instance continues, or has ended: its log says why")? {
+            (Message::Gone, _) => {
+                self.let_go = Some(asked);
+                Ok(())
+            }
             (other, _) => bail!("unexpected message {other:?}"),
         }
     }
 
-    /// Returns whether `LetGo` was sent: after that the process does not resume.
+    /// Returns whether the process has let go: from then on it does not resume.
     pub fn has_let_go(&self) -> bool {
         self.let_go.is_some()
     }
@@ -216,11 +224,9 @@ impl Predecessor {
         tracing::info!("taken over from pid {}: user space paused for {took:.1} ms, the kernel forwarded", self.pid);
     }
 
-    /// Waits until the process has closed its API socket, for at most `STEP`.
-    pub fn wait_for_its_end(&self) {
-        if !matches!(self.line.receive(STEP), Ok(None)) {
-            tracing::warn!("pid {} has not ended within {} s", self.pid, STEP.as_secs());
-        }
+    /// Returns whether the process has nothing left to do, and has closed its API socket.
+    pub fn has_ended(&self) -> bool {
+        self.line.ready()
     }
 }
 

@@ -240,6 +240,11 @@ impl Program {
         Ok(Attachment { native: self.native, xdp: clone(&self.xdp)?, tc: clone(&self.tc)? })
     }
 
+    /// Returns the kernel's ids of the attachment's links; one that is attached anew has another.
+    pub fn links(&self) -> Vec<u32> {
+        self.xdp.iter().chain(&self.tc).filter_map(|link| link.id().ok()).collect()
+    }
+
     /// Leaves the attachment to another process, which has it and replaces the program: from now on dropping this
     /// changes nothing.
     pub fn hand_over(&mut self) {
