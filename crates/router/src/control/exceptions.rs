@@ -2,13 +2,12 @@
 
 use super::bits::Bits;
 use super::followed::looked_up;
-use super::hops::{Adjacency, Neighbour};
+use super::hops::Adjacency;
 use super::rib::Rank;
 use super::{Applied, Control, Rib, Touched};
 use bywash_engine::PortId;
 use bywash_fib::model::{Families, HashPolicy, Prefix, Rules, SourceCheck};
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
 
 /// Kernel policies and settings that the router applies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -91,21 +90,9 @@ impl<A: Bits> Excepted<A> {
     }
 }
 
-/// Returns the families of the packets that an adjacency may carry: both for a gateway or link of which only an IPv6
-/// address is known, because IPv4 routes may use it too (RFC 8950).
-pub(super) fn carries(a: &Adjacency) -> Families {
-    match (a.source, a.neighbour) {
-        // A preferred source belongs to the route's own family.
-        (Some(addr), _) => Families { v4: addr.is_ipv4(), v6: addr.is_ipv6() },
-        (None, Neighbour::Glean(Some(prefix))) => Families { v4: prefix.addr.is_ipv4(), v6: prefix.addr.is_ipv6() },
-        (None, Neighbour::Via(IpAddr::V4(_))) => Families { v4: true, v6: false },
-        (None, Neighbour::Via(IpAddr::V6(_)) | Neighbour::Glean(None)) => Families { v4: true, v6: true },
-    }
-}
-
 /// Returns whether an adjacency is left to the kernel when packets of the families `excepted` are.
 pub(super) fn is_excepted(a: &Adjacency, excepted: Families) -> bool {
-    !(carries(a) & excepted).is_empty()
+    if a.v6 { excepted.v6 } else { excepted.v4 }
 }
 
 impl Control {

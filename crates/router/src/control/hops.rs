@@ -44,6 +44,8 @@ pub(super) enum Neighbour {
 /// A next hop on an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Adjacency {
+    /// Set for routes of IPv6. Routes of both families may use the same IPv6 gateway (RFC 8950).
+    pub v6: bool,
     pub index: u32,
     pub neighbour: Neighbour,
     /// The route's own MTU.
@@ -194,7 +196,12 @@ impl Hops {
 
     /// Adds a reference to an id.
     pub fn hold_id(&mut self, id: u32) {
-        self.slots[id as usize].refs += 1;
+        let slot = &mut self.slots[id as usize];
+        slot.refs += 1;
+        // Changes of its neighbour have passed over an id without references.
+        if slot.refs == 1 {
+            self.dirty.push(id);
+        }
     }
 
     /// Drops a reference to an id.
@@ -286,5 +293,29 @@ impl Hops {
         ids.sort_unstable();
         ids.dedup();
         ids
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// While an id is retired, changes of its neighbour pass over it.
+    #[test]
+    fn an_id_that_is_held_again_is_built_again() {
+        let domain = Qsbr::new();
+        // A worker that has not passed any epoch.
+        let worker = domain.register();
+        let (mut hops, gateway) = (Hops::new(), IpAddr::from([10, 0, 0, 1]));
+        let neighbour = Neighbour::Via(gateway);
+        let key = HopKey::Adjacency(Adjacency { v6: false, index: 2, neighbour, mtu: None, source: None, outer: None });
+        let id = hops.hold(key.clone());
+        hops.release(id);
+        hops.retire(&domain);
+        hops.take_dirty();
+        hops.touch_gateway(2, gateway);
+        hops.reclaim(&domain);
+        assert_eq!((hops.hold(key), hops.take_dirty()), (id, vec![id]));
+        drop(worker);
     }
 }

@@ -1,6 +1,6 @@
 //! Builds the entries of ids, as workers see them, from links, addresses and neighbours.
 
-use super::exceptions::{carries, is_excepted};
+use super::exceptions::is_excepted;
 use super::hops::{Adjacency, FIXED, HopKey, Hops, Neighbour};
 use super::links::Links;
 use super::neighbours::{Neighbours, Reach};
@@ -73,7 +73,7 @@ fn entry(a: &Adjacency, links: &Links, neighbours: &Neighbours) -> Entry {
     if !links.sends(a.index) || !links.takes_outer(a.index, a.outer) {
         return Entry::verdict(Kind::Kernel);
     }
-    let mtu6 = links.mtu6(a.index).filter(|_| carries(a).v6);
+    let mtu6 = links.mtu6(a.index).filter(|_| a.v6);
     let link_mtu = mtu6.map_or(link.mtu, |mtu6| mtu6.min(link.mtu));
     let mtu = a.mtu.unwrap_or(link_mtu);
     let (kind, to) = match reach {

@@ -113,6 +113,7 @@ impl Planner<'_> {
                 };
                 let NextHop { index, outer, .. } = set.hops[hop as usize];
                 self.hops.hold(HopKey::Adjacency(Adjacency {
+                    v6: set.v6,
                     index,
                     neighbour,
                     mtu: set.mtu,
@@ -152,6 +153,7 @@ impl Planner<'_> {
         for (_, hop) in alive() {
             let id = match hop.gateway {
                 Some(gateway) if port(hop) => self.hops.hold(HopKey::Adjacency(Adjacency {
+                    v6: set.v6,
                     index: hop.index,
                     neighbour: Neighbour::Via(gateway),
                     mtu: set.mtu,

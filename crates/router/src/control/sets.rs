@@ -19,6 +19,8 @@ pub(super) enum Outcome {
 
 /// Content of a route: everything except prefix, metric and origin.
 pub(super) struct Set {
+    /// Set for routes of IPv6.
+    pub v6: bool,
     pub kind: RouteKind,
     pub mtu: Option<u32>,
     pub source: Option<IpAddr>,
@@ -30,7 +32,11 @@ pub(super) struct Set {
 
 impl Set {
     fn says(&self, r: &Route) -> bool {
-        self.kind == r.kind && self.mtu == r.mtu && self.source == r.source && self.hops == r.next_hops
+        self.v6 == r.prefix.addr.is_ipv6()
+            && self.kind == r.kind
+            && self.mtu == r.mtu
+            && self.source == r.source
+            && self.hops == r.next_hops
     }
 }
 
@@ -79,12 +85,13 @@ impl Sets {
 
     /// Returns the set with the content of `route` and adds a reference, which [`Sets::release`] drops.
     pub fn hold(&mut self, route: &Route) -> u32 {
+        let v6 = route.prefix.addr.is_ipv6();
         let last = self.sets.get_mut(self.last as usize).and_then(Option::as_mut);
         if let Some(set) = last.filter(|s| s.says(route)) {
             set.refs += 1;
             return self.last;
         }
-        let hash = self.hasher.hash_one((route.kind, route.mtu, route.source, &route.next_hops));
+        let hash = self.hasher.hash_one((v6, route.kind, route.mtu, route.source, &route.next_hops));
         let same = self.by_hash.entry(hash).or_default();
         let known = same.iter().copied().find(|id| self.sets[*id as usize].as_ref().is_some_and(|s| s.says(route)));
         self.last = match known {
@@ -101,6 +108,7 @@ impl Sets {
                 self.with_mtu += usize::from(route.mtu.is_some());
                 self.several += usize::from(route.next_hops.len() > 1);
                 self.sets[id as usize] = Some(Set {
+                    v6,
                     kind: route.kind,
                     mtu: route.mtu,
                     source: route.source,

@@ -262,7 +262,8 @@ impl Control {
     /// Returns whether packets of a next hop are left to the kernel because of its interface.
     fn is_excepted(&self, set: &Set, hop: &NextHop, prefix: Prefix) -> bool {
         let neighbour = hop.gateway.map_or(hops::Neighbour::Glean(Some(prefix)), hops::Neighbour::Via);
-        let adjacency = Adjacency { index: hop.index, neighbour, mtu: set.mtu, source: set.source, outer: hop.outer };
+        let (v6, index, mtu, source, outer) = (set.v6, hop.index, set.mtu, set.source, hop.outer);
+        let adjacency = Adjacency { v6, index, neighbour, mtu, source, outer };
         is_excepted(&adjacency, self.links.excepted(hop.index))
     }
 

@@ -175,12 +175,7 @@ impl Model {
             let own = known(addr).0 != "pending" && !is_special(addr);
             (own || r.prefix.len == whole).then_some(addr)
         });
-        // An adjacency's families are known only from its addresses.
-        let (v4, v6) = match (r.source, gateway.unwrap_or(r.prefix.addr)) {
-            (Some(source), _) => (source.is_ipv4(), source.is_ipv6()),
-            (None, IpAddr::V4(_)) => (true, false),
-            (None, IpAddr::V6(_)) => (gateway.is_some(), true),
-        };
+        let (v4, v6) = (r.prefix.addr.is_ipv4(), r.prefix.addr.is_ipv6());
         let excepted = |(index, of): &(u32, Families)| *index == hop.index && (of.v4 && v4 || of.v6 && v6);
         if self.policies.egress.iter().any(excepted) {
             return Got::Verdict("policy");
