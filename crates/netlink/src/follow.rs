@@ -246,7 +246,7 @@ impl Follower {
             self.advertisements.as_ref().map(Advertisements::receive);
             scope.add(Scope::ROUTES6.and(self.follows));
         }
-        if self.vlans.take().is_some_and(|vlans| vlans <= began) {
+        if self.vlans.is_some_and(|vlans| vlans <= began) {
             scope.add(Scope::VLANS);
         }
         let mut of_links = Duration::ZERO;
@@ -278,9 +278,8 @@ impl Follower {
         }
         self.ended = Instant::now();
         self.took = self.ended - began;
-        if self.follows.has(Scope::VLANS) && self.kernel.filters_vlans() {
-            self.vlans = Some(self.ended + VLANS_AGAIN);
-        }
+        let filtered = self.follows.has(Scope::VLANS) && self.kernel.filters_vlans();
+        self.vlans = filtered.then(|| vlans_due(self.vlans, scope.has(Scope::VLANS), self.ended));
         self.links = self.kernel.has_uppers().then(|| self.ended + LINKS_AGAIN.max(RARELY * of_links));
         self.stats.readings += 1;
         self.stats.last_reading_ms = self.took.as_secs_f64() * 1e3;
@@ -498,6 +497,11 @@ fn track_expiry(expiry: &mut Option<Instant>, rest: Instant, event: &Event) {
     }
 }
 
+/// Returns when the VLANs of bridges are read again after a reading that has `ended`, of them too if `read`.
+fn vlans_due(due: Option<Instant>, read: bool, ended: Instant) -> Instant {
+    due.filter(|_| !read).unwrap_or(ended + VLANS_AGAIN)
+}
+
 /// Stores pending notifications unparsed; returns whether any were lost.
 fn store_pending(events: &Socket, log: &mut Vec<u8>, buffer: &mut [u8], stats: &mut Stats) -> Result<bool, Error> {
     let mut lost = false;
@@ -545,5 +549,21 @@ fn requests(kind: Scope) -> &'static [(u16, u8)] {
         Scope::VLANS => &[(RTM_GETVLAN, AF_BRIDGE), (RTM_GETTUNNEL, AF_BRIDGE)],
         Scope::STATIONS => &[(RTM_GETNEIGH, AF_BRIDGE)],
         _ => &[],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Links are read every second beside a bridge.
+    #[test]
+    fn other_readings_do_not_delay_that_of_vlans() {
+        let now = Instant::now();
+        let first = vlans_due(None, false, now);
+        assert_eq!(first, now + VLANS_AGAIN);
+        let later = now + LINKS_AGAIN;
+        assert_eq!(vlans_due(Some(first), false, later), first);
+        assert_eq!(vlans_due(Some(first), true, later), later + VLANS_AGAIN);
     }
 }
