@@ -1,8 +1,8 @@
 //! Netlink dumps that are repeated until no change interrupts them.
 
-use bywash_nl::Error;
 use bywash_nl::socket::{Dumped, Socket};
 use bywash_nl::wire::Message;
+use bywash_nl::{Error, retry};
 
 /// Attempts at a dump before giving up because changes interrupt it.
 const TRIES: u32 = 8;
@@ -19,12 +19,16 @@ pub fn dump<T>(
 ) -> Result<Option<Vec<T>>, String> {
     for _ in 0..TRIES {
         let (mut found, mut malformed) = (vec![], false);
-        let each = |message: &Message<'_>| match read(message) {
-            Ok(one) => found.extend(one),
-            Err(()) => malformed = true,
-        };
-        let dumped = socket.dump(kind, body, attributes, buffer, each, || Ok(())).map_err(|error| text(&error))?;
-        match dumped {
+        let dumped = retry(|| {
+            found.clear();
+            malformed = false;
+            let each = |message: &Message<'_>| match read(message) {
+                Ok(one) => found.extend(one),
+                Err(()) => malformed = true,
+            };
+            socket.dump(kind, body, attributes, buffer, each, || Ok(()))
+        });
+        match dumped.map_err(|error| text(&error))? {
             _ if malformed => return Err("malformed netlink message from the kernel".into()),
             Dumped::Whole => return Ok(Some(found)),
             Dumped::Unsupported => return Ok(None),

@@ -70,6 +70,8 @@ pub struct Lost {
     asked_at: Instant,
     /// Set if sockets must be looked for whose addresses are not known.
     unseen: bool,
+    /// Set if the effects have changed since they were last returned.
+    news: bool,
     /// Socket of the protocol NETLINK_SOCK_DIAG; `None` if the kernel lacks that.
     socket: Option<Socket>,
 }
@@ -77,7 +79,7 @@ pub struct Lost {
 impl Lost {
     /// Creates an empty list. Sockets from before are looked for at the first [`Lost::poll`].
     pub fn new(socket: Option<Socket>) -> Self {
-        Self { all: VecDeque::new(), asked_at: Instant::now(), unseen: true, socket }
+        Self { all: VecDeque::new(), asked_at: Instant::now(), unseen: true, news: false, socket }
     }
 
     /// Adds an address that an interface has lost.
@@ -107,11 +109,15 @@ impl Lost {
         let Some((addr, before)) = self.all.pop_front() else { return false };
         let now = if is_local(routes, addr, buffer) { None } else { self.find(addr, buffer) };
         self.all.extend(now.clone().map(|now| (addr, now)));
-        now != Some(before)
+        let unasked = |(_, found): &(IpAddr, Found)| *found == Found::Unasked;
+        // A reading closes the gates. While there are new addresses, whose packets are left to the kernel, it waits.
+        self.news |= now != Some(before);
+        !self.all.iter().any(unasked) && std::mem::take(&mut self.news)
     }
 
     /// Returns the effects of the sockets, after looking for those with some of the new addresses.
     pub fn effects(&mut self, buffer: &mut [u8]) -> Vec<Effect> {
+        self.news = false;
         // These may still be local: the kernel announces the loss before it removes the route (__inet_del_ifa).
         let new: Vec<IpAddr> =
             self.all.iter().filter(|(_, found)| *found == Found::Unasked).map(|(addr, _)| *addr).collect();

@@ -39,6 +39,8 @@ pub const POLL: Duration = Duration::from_millis(5);
 const DECRYPTING: Duration = Duration::from_secs(1);
 /// Interval between reads of translated connections, while there are some that no rule translates.
 const TRANSLATING: Duration = Duration::from_secs(1);
+/// Time after which state that the kernel failed to report is read again.
+const FAILED: Duration = Duration::from_secs(1);
 /// Receive buffer for announcements, in octets. An overflow closes the gate, and everything is read again.
 const RECEIVE_BUFFER: usize = 1 << 20;
 
@@ -152,6 +154,8 @@ impl Watcher {
             search: Search::new(searching),
             refused: BTreeSet::new(),
             dirty: Kind::ALL.into(),
+            failed: BTreeSet::new(),
+            failed_at: Instant::now(),
             buffer,
             sender,
             shared: shared.clone(),
@@ -266,6 +270,9 @@ struct Runner {
     refused: BTreeSet<u32>,
     /// Kinds that must be read again.
     dirty: BTreeSet<Kind>,
+    /// Kinds that the kernel failed to report, and when.
+    failed: BTreeSet<Kind>,
+    failed_at: Instant,
     buffer: Vec<u8>,
     sender: Sender<Reading>,
     shared: Arc<Shared>,
@@ -277,8 +284,7 @@ impl Runner {
         self.ask_proxied();
         while !self.shared.stop.load(Ordering::Acquire) {
             if !self.dirty.is_empty() {
-                // Taken before anything is read: later announcements are not part of the reading.
-                let number = self.keeper.announced();
+                let number = self.number();
                 let reading = self.read(number);
                 if self.sender.send(reading).is_err() {
                     return;
@@ -292,6 +298,26 @@ impl Runner {
                 self.dirty.extend(changed);
             }
         }
+    }
+
+    /// Returns the number of a reading that begins now. Later announcements are not part of it.
+    fn number(&mut self) -> u64 {
+        let shared = self.shared.clone();
+        // While this is locked, no ports are set, which closes the gate: the number counts those that are set by now.
+        let mut news = lock(&shared.ports);
+        if let Some(ports) = news.take() {
+            let concerned = self.adopt(ports);
+            self.dirty.extend(concerned);
+        }
+        self.keeper.announced()
+    }
+
+    /// Watches these ports from now on, and returns the kinds that must be read for them.
+    fn adopt(&mut self, ports: Vec<PortLink>) -> [Kind; 5] {
+        self.ports = ports;
+        self.sysctls = Sysctls::open(&self.ports);
+        // Chains on devices are listed by the devices' names, whose changes nf_tables does not announce.
+        [Kind::Netfilter, Kind::Rules, Kind::Sysctls, Kind::TrafficControl, Kind::Programs]
     }
 
     fn wait(&self) {
@@ -335,13 +361,14 @@ impl Runner {
     /// Polls the state that is not announced and returns the kinds that have changed.
     fn poll_unannounced(&mut self) -> BTreeSet<Kind> {
         let mut changed = BTreeSet::new();
-        if let Some(ports) = lock(&self.shared.ports).take() {
-            self.ports = ports;
-            self.sysctls = Sysctls::open(&self.ports);
-            // Chains on devices are listed by the devices' names, whose changes nf_tables does not announce.
-            changed.extend([Kind::Netfilter, Kind::Rules, Kind::Sysctls, Kind::TrafficControl, Kind::Programs]);
+        let ports = lock(&self.shared.ports).take();
+        if let Some(ports) = ports {
+            changed.extend(self.adopt(ports));
         } else if self.sysctls.changed() {
             changed.insert(Kind::Sysctls);
+        }
+        if self.failed_at.elapsed() >= FAILED {
+            changed.append(&mut self.failed);
         }
         if self.ask_proxied() {
             changed.insert(Kind::Sysctls);
@@ -469,10 +496,14 @@ impl Runner {
     fn read(&mut self, number: u64) -> Reading {
         let rules = [Kind::Netfilter, Kind::IptablesLegacy].iter().any(|kind| self.dirty.contains(kind));
         for kind in std::mem::take(&mut self.dirty) {
-            let effects = match self.read_kind(kind) {
-                Ok(effects) => effects,
-                Err(why) => unknown(kind, &why),
-            };
+            let effects = self.read_kind(kind).unwrap_or_else(|why| {
+                // Tables of iptables-legacy are looked at all the time.
+                if kind != Kind::IptablesLegacy {
+                    self.failed.insert(kind);
+                    self.failed_at = Instant::now();
+                }
+                unknown(kind, &why)
+            });
             self.known.insert(kind, effects);
         }
         let (settings, _) = self.sysctls.analyse();
@@ -493,7 +524,11 @@ impl Runner {
             Kind::Netfilter => {
                 self.hooked = Families::BOTH;
                 self.outer = Outer::default();
-                let named = |port: &PortLink| nft::Interface { index: port.index, name: port.name.clone() };
+                let named = |port: &PortLink| nft::Interface {
+                    index: port.index,
+                    name: port.name.clone(),
+                    marked: port.paired,
+                };
                 let tunnels = self.ports.iter().filter_map(|port| Some((named(port), port.tunnel?)));
                 let tunnels: Vec<(nft::Interface, Tunnel)> = tunnels.collect();
                 let tunnels = || tunnels.iter().map(|(interface, tunnel)| (interface.clone(), tunnel));

@@ -272,7 +272,7 @@ fn a_full_disk() {
 /// follows the kernel's tables nevertheless.
 #[test]
 fn netlink_errors_at_random() {
-    require!(require_lab(), of_this_build());
+    require!(require_lab(), of_this_build(), has_tool("nft"));
     let lab = Topology::router().unwrap();
     for one_of in [3, 7, 20, 50] {
         tried(&lab, &["env", &format!("BYWASH_FAULT_NETLINK={one_of}")], &format!("1 of {one_of} calls fails"));
@@ -289,8 +289,15 @@ fn netlink_errors_at_random() {
             let verb = if round % 2 == 0 { "add" } else { "del" };
             let lines = (0..200).map(|n| format!("route {verb} 45.0.{n}.0/24 via 10.0.2.2\n"));
             lab.r().ip_batch(&lines.collect::<String>()).unwrap();
+            let rules = "table ip t { chain f { type filter hook forward priority 0; tcp dport 9 drop; }; }";
+            lab.r().run(&["nft", &if verb == "add" { rules.to_owned() } else { "delete table ip t".into() }]).unwrap();
             forwards(&lab, "netlink errors");
         }
+        running.wait("all that was not reported to be read again", |running| {
+            let rows = running.show(&["placement"]);
+            let free = |row: &serde_json::Value| row["kept"] == json!([]) && row["policies"]["pending"] == false;
+            rows.as_array().unwrap().iter().all(free)
+        });
         lab.r().ip(&["route", "add", "46.0.0.0/8", "via", "10.0.2.2"]).unwrap();
         running.wait("the tables to equal the kernel's", |running| {
             let socket = running.socket();
