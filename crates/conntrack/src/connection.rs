@@ -24,10 +24,6 @@ pub mod status {
     pub const DST_NAT: u32 = 1 << 5;
     /// TCP sequence numbers are adjusted (IPS_SEQ_ADJUST).
     pub const SEQ_ADJUST: u32 = 1 << 6;
-    /// The source's translation is set up (IPS_SRC_NAT_DONE).
-    pub const SRC_NAT_DONE: u32 = 1 << 7;
-    /// The destination's translation is set up (IPS_DST_NAT_DONE).
-    pub const DST_NAT_DONE: u32 = 1 << 8;
     /// The connection is being removed (IPS_DYING).
     pub const DYING: u32 = 1 << 9;
     /// The timeout does not change (IPS_FIXED_TIMEOUT).

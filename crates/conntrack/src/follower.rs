@@ -164,6 +164,9 @@ pub fn flow(connection: &Connection, judge: &Judge<'_>, routes: &dyn Routes) -> 
     if let Some(obstacle) = obstacle(connection) {
         return Err(Reason::Obstacle(obstacle));
     }
+    if !judge.learns_end(connection) {
+        return Err(Reason::Obstacle(Obstacle::NotAssured));
+    }
     let towards = |replies| routes.towards(connection.translated(replies).dst.ip()).ok_or(Reason::Route);
     let ((output, server), (input, client)) = (towards(false)?, towards(true)?);
     let source = connection.reply.dst.ip();
@@ -445,7 +448,7 @@ impl Known {
     fn handle(&mut self, event: &Event) -> bool {
         let Some(flow) = self.find(&event.key()) else { return false };
         match event {
-            Event::Present { connection, .. } if self.is_as_judged(flow, connection) => return false,
+            Event::Present { connection } if self.is_as_judged(flow, connection) => return false,
             Event::Present { .. } => self.remove(flow, Revocation::Changed),
             Event::Gone { id, .. } => {
                 if id.is_some_and(|id| self.statistics.with_state(flow, |state| state.id) != id) {

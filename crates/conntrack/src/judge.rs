@@ -1,6 +1,6 @@
 //! The firewall's verdict on a connection.
 
-use crate::connection::{Connection, Tuple};
+use crate::connection::{Connection, Tuple, status};
 use crate::kernel::Subscription;
 use bywash_exceptions::nft::{
     self, Answer, Chain, Evaluator, Expression, Family, Finding, Flow, Interface, Place, Ruleset, Table, ct,
@@ -88,6 +88,11 @@ impl<'a> Judge<'a> {
         self.subscription
     }
 
+    /// Returns whether the end of a connection is announced: other events are not subscribed to.
+    pub fn learns_end(&self, connection: &Connection) -> bool {
+        self.subscription.replied || connection.has(status::ASSURED)
+    }
+
     /// Returns whether rules look up the route to the source of packets, so that connections have to be judged again
     /// when routes change. Packets of a flow are forwarded by the route to their destination alone.
     pub fn asks_routes(&self) -> bool {
@@ -98,8 +103,8 @@ impl<'a> Judge<'a> {
     /// accepted in both directions, with no side effect other than being counted.
     ///
     /// `client` and `server` are the interfaces that receive the original direction and the replies, and those that the
-    /// routes to the sources lead out of. The packets must have no mark before the rules: no traffic control, BPF
-    /// program or legacy iptables may have set one.
+    /// routes to the sources lead out of. Unless an interface says otherwise, the packets must have no mark before the
+    /// rules: no traffic control, BPF program or legacy iptables may have set one.
     pub fn refusal(&self, connection: &Connection, client: &Interface, server: &Interface) -> Option<Refusal> {
         if let Some(unseen) = &self.unseen {
             return Some(unseen.clone());
@@ -145,7 +150,7 @@ fn flow(connection: &Connection, replies: bool, input: &Interface, output: &Inte
         status: Some(connection.status),
         mark: Some(connection.mark),
         zone: Some(connection.key.zone),
-        skb_mark: Some(0),
+        skb_mark: (!input.marked).then_some(0),
         // Interfaces are found by the routes of both directions.
         returns: true,
     }
@@ -240,6 +245,7 @@ fn sets_marks(expression: &Expression) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::connection::UDP;
     use bywash_exceptions::nft::{Base, Rule, Tracking};
 
     /// Returns a table with a chain of a type, and an expression in another one.
@@ -256,6 +262,20 @@ mod tests {
     fn both(tables: Vec<Table>) -> [bool; 2] {
         let ruleset = Ruleset { generation: 1, tables };
         [false, true].map(|v6| translates(&ruleset, v6))
+    }
+
+    #[test]
+    fn the_end_of_an_unassured_connection_is_announced_beside_flow_tables_only() {
+        let connection = |status| Connection { status, ..crate::obstacle::tests::connection(UDP) };
+        let learned = |expression, status| {
+            let ruleset = Ruleset { generation: 1, tables: vec![table(Family::Ip, "filter", expression)] };
+            Judge::new(&ruleset).learns_end(&connection(status))
+        };
+        let counter = || Expression::Counter { name: None };
+        let replied = status::CONFIRMED | status::SEEN_REPLY | status::OFFLOAD;
+        assert!(learned(Expression::FlowAdd, replied));
+        assert!(!learned(counter(), replied));
+        assert!(learned(counter(), replied | status::ASSURED));
     }
 
     #[test]

@@ -129,7 +129,7 @@ impl Kernel {
         let mut announced = HashSet::new();
         let part = RefCell::new(Vec::new());
         let gather = |message: &Message<'_>| {
-            if let Some(Event::Present { connection, .. }) = parse_event(message) {
+            if let Some(Event::Present { connection }) = parse_event(message) {
                 part.borrow_mut().push(connection);
             }
         };
@@ -175,7 +175,7 @@ impl Kernel {
         for tuples in tuples.chunks(REQUESTS) {
             let request = |_, key: &Key| Request::new(message::IPCTNL_MSG_CT_GET, 0, 0, Body::new(key).octets());
             self.ask(tuples, request, |answer| {
-                if let Some(Event::Present { connection, .. }) = parse_event(answer) {
+                if let Some(Event::Present { connection }) = parse_event(answer) {
                     found.push(connection);
                 }
             })?;
@@ -207,7 +207,7 @@ impl Kernel {
             let numbers: HashMap<Key, usize> = changes.iter().zip(first..).map(|(change, n)| (change.key, n)).collect();
             // An echo does not carry the request's number.
             self.ask(changes, request, |answer| match parse_event(answer) {
-                Some(Event::Present { connection, .. }) => {
+                Some(Event::Present { connection }) => {
                     if let Some(n) = numbers.get(&connection.key) {
                         all[*n] = Changed::To(connection);
                     }
@@ -284,7 +284,7 @@ pub enum Item {
 pub fn read_connections(each: &mut dyn FnMut(Connection)) -> Result<(), Error> {
     let (mut socket, mut buffer) = (open(&[], REQUEST_BUFFER)?, vec![0; DATAGRAM]);
     let found = |message: &Message<'_>| {
-        if let Some(Event::Present { connection, .. }) = parse_event(message) {
+        if let Some(Event::Present { connection }) = parse_event(message) {
             each(connection);
         }
     };

@@ -1,6 +1,6 @@
 //! ctnetlink's messages, whose numbers are in network order.
 
-use crate::connection::{Connection, Key, Tuple, status, tcp};
+use crate::connection::{Connection, Key, TCP, Tuple, UDP, status, tcp};
 use bywash_nl::wire::{Attributes, Message, attribute};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -54,8 +54,6 @@ const CTA_PROTOINFO_TCP_FLAGS_REPLY: u16 = 5;
 
 const AF_INET: u8 = 2;
 const AF_INET6: u8 = 10;
-const TCP: u8 = 6;
-const UDP: u8 = 17;
 
 /// A message about a TCP or UDP connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,7 +76,7 @@ impl Event {
     /// Returns the connection's key.
     pub fn key(&self) -> Key {
         match self {
-            Self::Present { connection, .. } => connection.key,
+            Self::Present { connection } => connection.key,
             Self::Gone { key, .. } => *key,
         }
     }

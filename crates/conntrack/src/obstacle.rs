@@ -78,11 +78,12 @@ pub fn obstacle(connection: &Connection) -> Option<Obstacle> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::connection::{Key, Tuple, UDP};
 
-    fn connection(protocol: u8) -> Connection {
+    /// Returns an established connection.
+    pub fn connection(protocol: u8) -> Connection {
         let original = Tuple { src: "192.0.2.1:1".parse().unwrap(), dst: "192.0.2.2:2".parse().unwrap() };
         Connection {
             key: Key { protocol, original, zone: 0 },

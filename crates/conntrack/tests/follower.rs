@@ -75,7 +75,7 @@ impl Lab {
                 (follower, Reader::open().unwrap().read_whole().unwrap())
             })
             .unwrap();
-        let interface = |index, name: &str| Interface { index, name: name.into() };
+        let interface = |index, name: &str| Interface { index, name: name.into(), ..Interface::default() };
         let (to_a, to_b) = (interface(2, "r0"), interface(3, "r1"));
         let ways = Ways { to_a, to_b, a: topology.a().v4.into(), output: Cell::new(1), own: Cell::new(None) };
         Self { topology, follower, reader, ruleset, ways }

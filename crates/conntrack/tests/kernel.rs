@@ -48,8 +48,8 @@ impl Lab {
 
     /// Receives events until a connection is as described.
     fn present(&mut self, what: &str, like: impl Fn(&Connection) -> bool) -> Connection {
-        match self.until(what, |event| matches!(event, Event::Present { connection, .. } if like(connection))) {
-            Event::Present { connection, .. } => connection,
+        match self.until(what, |event| matches!(event, Event::Present { connection } if like(connection))) {
+            Event::Present { connection } => connection,
             gone => panic!("{gone:?}"),
         }
     }
@@ -92,7 +92,7 @@ fn a_translated_connection_is_followed_from_its_handshake_to_its_removal() {
     let first = lab.until("the first event", |_| true);
     assert_eq!(first.key(), key);
     let connection = match first {
-        Event::Present { connection, .. } if is_established(&connection) => connection,
+        Event::Present { connection } if is_established(&connection) => connection,
         _ => lab.present("established", |connection| connection.key == key && is_established(connection)),
     };
     assert_eq!(connection.reply, Tuple { src: (b, 80).into(), dst: seen });

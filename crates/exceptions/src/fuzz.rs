@@ -43,7 +43,7 @@ pub fn nftables(data: &[u8]) {
     }
     let effects = analyse(&ruleset);
     assert_sound(&effects);
-    let tunnel = Interface { index: 9, name: "gre1".into() };
+    let tunnel = Interface { index: 9, name: "gre1".into(), ..Interface::default() };
     let (own, _) = on_tunnels(&ruleset, std::iter::once((tunnel, &TUNNEL)));
     assert_sound(&own);
     assert!(own.is_empty() || !effects.is_empty(), "{own:?} by {ruleset:?}");
@@ -65,7 +65,7 @@ pub const TUNNEL: Tunnel = Tunnel {
 
 fn judged(ruleset: &Ruleset, effects: &[Effect], v6: bool) {
     let evaluator = Evaluator::new(ruleset);
-    let interface = |index, name: &str| Some(Interface { index, name: name.into() });
+    let interface = |index, name: &str| Some(Interface { index, name: name.into(), ..Interface::default() });
     let addr = |last: u8| match v6 {
         false => [10, 0, last, 1].into(),
         true => [0xfd00, 0, 0, last.into(), 0, 0, 0, 1].into(),

@@ -64,7 +64,7 @@ fn udp(namespace: &Namespace, addr: SocketAddr) -> UdpSocket {
 
 fn interface(namespace: &Namespace, name: &str) -> Option<Interface> {
     let shown = namespace.run(&["cat", &format!("/sys/class/net/{name}/ifindex")]).unwrap();
-    Some(Interface { index: shown.stdout.trim().parse().unwrap(), name: name.into() })
+    Some(Interface { index: shown.stdout.trim().parse().unwrap(), name: name.into(), ..Interface::default() })
 }
 
 fn tuple(src: SocketAddr, dst: SocketAddr) -> Tuple {

@@ -25,7 +25,7 @@ pub fn ctnetlink(data: &[u8]) {
         let family = key.original.src.is_ipv6();
         assert!([TCP, UDP].contains(&key.protocol));
         assert_eq!(key.original.dst.is_ipv6(), family);
-        let Event::Present { connection, .. } = found else { continue };
+        let Event::Present { connection } = found else { continue };
         assert_eq!([connection.reply.src.is_ipv6(), connection.reply.dst.is_ipv6()], [family; 2]);
         assert_eq!([false, true].map(|replies| connection.translated(replies).dst.is_ipv6()), [family; 2]);
         if obstacle(&connection).is_none() {

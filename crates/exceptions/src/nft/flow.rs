@@ -13,12 +13,15 @@ use std::cmp::Ordering;
 use std::net::IpAddr;
 
 /// An interface.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Interface {
     /// Kernel index.
     pub index: u32,
     /// Name.
     pub name: String,
+    /// Set if packets may have a mark when they are received: a veth whose peer is in the same network namespace leaves
+    /// them the mark of their sender (SO_MARK), which XDP does not see.
+    pub marked: bool,
 }
 
 /// Addresses and ports of a packet; `None` if not known.
@@ -315,7 +318,7 @@ impl<'f> View<'f> {
             return Load::Either(why);
         }
         let flow = self.flow;
-        let none = Interface { index: 0, name: String::new() };
+        let none = Interface::default();
         // Of packets that a tunnel sends, it is the tunnel itself after routing (ip_output takes skb->dev).
         let input = match self.hook {
             Hook::Output => Some(&none),

@@ -187,7 +187,8 @@ impl Ports {
 
     /// Sets the ports; returns whether they differ from those before.
     pub fn set(&mut self, ports: &[PortLink]) -> bool {
-        let interface = |port: &PortLink| (port.id, Interface { index: port.index, name: port.name.clone() });
+        let interface =
+            |port: &PortLink| (port.id, Interface { index: port.index, name: port.name.clone(), marked: port.paired });
         let interfaces = ports.iter().filter(|port| port.index != 0).map(interface).collect();
         std::mem::replace(&mut self.interfaces, interfaces) != self.interfaces
     }
@@ -281,6 +282,8 @@ impl Thread {
                 reading.wanted = true;
             }
             if reading.due().is_some_and(|due| due <= Instant::now()) {
+                // The reading discards pending events: flows that have been added since the change may have ended.
+                self.renew_generation(follower, Revocation::Rules);
                 reading.done(self.read(follower, &judge, timeouts)?);
             }
             if timeouts_read.elapsed() >= TIMEOUTS {
@@ -339,8 +342,8 @@ impl Thread {
     }
 }
 
-/// Spacing of the readings of all connections that changes of routes require. Each change revokes all flows at once;
-/// until the next reading their packets are left to the kernel.
+/// Spacing of the readings of all connections that changes of routes require. Each change revokes all flows at once.
+/// Until the reading, connections are judged again as their packets propose them.
 #[derive(Default)]
 struct Reading {
     wanted: bool,

@@ -6,7 +6,7 @@ use crate::nft::{Comparison, Data, Element, Expression, Interface, Set, To, Trac
 mod twin;
 
 fn interface(index: u32, name: &str) -> Option<Interface> {
-    Some(Interface { index, name: name.into() })
+    Some(Interface { index, name: name.into(), ..Interface::default() })
 }
 
 /// Returns the packets from a client, 10.0.1.2:4000 on p0, to a server, 10.0.2.2:80 on p1, whose source is translated

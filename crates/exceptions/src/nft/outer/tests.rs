@@ -6,7 +6,7 @@ use bywash_fib::model::{Encapsulation, Families, Vxlan};
 
 /// The tunnel's interface.
 fn tg() -> Interface {
-    Interface { index: 20, name: "tg".into() }
+    Interface { index: 20, name: "tg".into(), ..Interface::default() }
 }
 
 const REMOTE: [u8; 4] = [192, 0, 2, 2];
