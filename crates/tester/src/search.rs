@@ -14,7 +14,8 @@ pub fn highest<E>(most: f64, resolution: f64, mut good: impl FnMut(f64) -> Resul
     let (mut low, mut high, mut at, mut found) = (0.0, most, most, 0.0);
     loop {
         match good(at)? {
-            Answer::Good(reached) if reached < at * (1.0 - resolution) => return Ok(reached),
+            // A slower generator does not take back what has passed.
+            Answer::Good(reached) if reached < at * (1.0 - resolution) => return Ok(reached.max(found)),
             Answer::Good(reached) => (low, found) = (at, reached.min(at)),
             Answer::Bad => high = at,
         }
@@ -47,5 +48,11 @@ mod tests {
     fn a_generator_that_reaches_no_more_ends_it() {
         let found = highest::<()>(1e6, 0.005, |at| Ok(Answer::Good(at.min(3e5))));
         assert_eq!(found, Ok(3e5));
+    }
+
+    #[test]
+    fn a_generator_that_becomes_slower_leaves_what_passed() {
+        let mut answers = [Answer::Bad, Answer::Good(500.0), Answer::Good(300.0)].into_iter();
+        assert_eq!(highest::<()>(1000.0, 0.005, |_| answers.next().ok_or(())), Ok(500.0));
     }
 }
