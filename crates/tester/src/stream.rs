@@ -13,6 +13,8 @@ use std::str::FromStr;
 pub const HEAD: usize = 88;
 /// Maximum number of different frames: cycling through more would take minutes at any rate.
 const MOST: usize = 1 << 20;
+/// Maximum number of times that each flow or each size occurs, whichever there are more of.
+const ROUNDS: usize = 16;
 
 /// Range of consecutive addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -205,9 +207,11 @@ impl Stream {
             return Err(StreamError::Families(self.src.first, self.dst.first));
         }
         let at = self.stamp_at();
-        // Combine every flow with every size unless that needs too many frames.
-        let count = lcm(self.flows, self.sizes.0.len()).min(MOST);
-        let count = if count > 16 * self.flows { self.flows } else { count };
+        // Combine every flow with every size. If that needs too many frames, end after whole rounds of whichever there
+        // are more of: those occur equally often, and the others nearly so.
+        let longer = self.flows.max(self.sizes.0.len());
+        let rounds = (MOST / longer).clamp(1, ROUNDS);
+        let count = lcm(self.flows, self.sizes.0.len()).min(rounds * longer);
         let frame = |i: usize| self.template(i % self.flows, self.sizes.0[i % self.sizes.0.len()]);
         let frames = (0..count).map(frame).collect::<Result<Vec<Template>, _>>()?;
         let mean = frames.iter().map(|t| f64::from(t.len) + FCS_LEN as f64).sum::<f64>() / frames.len() as f64;
