@@ -348,12 +348,11 @@ impl Bench {
             let waits = |threads: &[Option<std::thread::ScopedJoinHandle<'_, _>>]| {
                 threads.iter().flatten().any(|thread| !thread.is_finished())
             };
-            outcome = run.go(self, trial, || {
-                let go_on = waits(&threads);
-                if trial.stop.load(Ordering::Relaxed) {
+            outcome = run.go(self, trial, |end| {
+                if end {
                     stop.store(true, Ordering::Relaxed);
                 }
-                go_on
+                waits(&threads)
             });
             stop.store(true, Ordering::Relaxed);
             for (i, thread) in threads.iter_mut().enumerate() {
@@ -441,16 +440,17 @@ impl Run {
         }
     }
 
+    /// Sends and receives until the end. `sources_run` returns whether sources still send; given true, it ends them.
     fn go(
         &mut self,
         bench: &mut Bench,
         trial: &mut Trial<'_>,
-        mut sources_run: impl FnMut() -> bool,
+        mut sources_run: impl FnMut(bool) -> bool,
     ) -> Result<(), TrialError> {
         self.began = now_ns();
         let (mut check, mut done) = (self.began + CHECK, None);
         let mut outcome = Ok(());
-        let mut sources_done = !sources_run();
+        let mut sources_done = !sources_run(false);
         loop {
             let now = now_ns();
             let mut sending = false;
@@ -478,10 +478,13 @@ impl Run {
             }
             if now >= check {
                 check = now + CHECK;
-                sources_done = !sources_run();
-                outcome = bench.up();
+                // The port may be up again before all sources have ended: the first error counts.
+                if outcome.is_ok() {
+                    outcome = bench.up();
+                }
                 let unpaced = matches!(trial.length, Length::Time(time) if now - self.began >= time);
                 let stop = trial.stop.load(Ordering::Relaxed) || outcome.is_err();
+                sources_done = !sources_run(stop);
                 for (sender, lane) in self.senders.iter_mut().zip(&trial.lanes) {
                     if let Some(sender) = sender.as_mut().filter(|_| stop || (unpaced && lane.pps.is_none())) {
                         sender.stop(&mut bench.bufs);

@@ -1,10 +1,13 @@
 //! Trials over a simulated device with known limits, in one thread.
 
 use bywash_frame::{Arena, ArenaConfig, Batch, Buffers, PoolConfig, PoolSet};
-use bywash_port::{NullPort, Port, pair};
-use bywash_tester::{Bench, Device, Lane, LaneResult, Length, Limit, Planted, Sizes, Stream, Trial, TrialError};
+use bywash_port::{NullPort, Port, PortState, by_port, pair};
+use bywash_tester::{
+    Bench, Device, Lane, LaneResult, Length, Limit, Planted, Sent, Sizes, Source, Stream, Task, Trial, TrialError,
+};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 const MS: u64 = 1_000_000;
 
@@ -160,6 +163,57 @@ fn ports_that_go_down_and_frames_too_long_are_named() {
     assert!(error.to_string().contains("a packet buffer holds no more"), "{error}");
     drop((bench, other));
     all_back(&pools);
+}
+
+/// A port whose link is down while the flag is set.
+struct Cut(NullPort, Arc<AtomicBool>);
+
+impl Port for Cut {
+    by_port!(0: rx_burst, tx_burst, counters, close);
+
+    fn state(&self) -> PortState {
+        if self.1.load(Ordering::Relaxed) { PortState::Down("cut".into()) } else { PortState::Up }
+    }
+}
+
+/// A source that sends for five seconds unless it is stopped.
+struct Patient;
+
+impl Source for Patient {
+    fn send(&mut self, _: &Task, stop: &AtomicBool) -> Result<Sent, String> {
+        let until = Instant::now() + Duration::from_secs(5);
+        while !stop.load(Ordering::Relaxed) && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(Sent::default())
+    }
+}
+
+#[test]
+fn a_port_that_is_down_for_a_moment_ends_the_sources() {
+    let pools = pools();
+    let mut bench = Bench::new(Buffers::attach(&pools, 0));
+    let down = Arc::new(AtomicBool::new(false));
+    bench.add("near", Box::new(NullPort::default()));
+    bench.add("far", Box::new(Cut(NullPort::default(), down.clone())));
+    bench.set_source(0, Some(Box::new(Patient)));
+    let (stop, mut reports) = (AtomicBool::new(false), 0);
+    let failed = bench.run(&mut Trial {
+        lanes: vec![lane(1000.0)],
+        length: Length::Time(5000 * MS),
+        drain: 0,
+        catch_up: MS,
+        event: None,
+        stop: &stop,
+        // States are checked before each report: the port is down at the second check only.
+        progress: &mut |_, _| {
+            reports += 1;
+            down.store(reports == 1, Ordering::Relaxed);
+        },
+    });
+    let error = failed.unwrap_err().to_string();
+    assert!(error.contains("port `far` went down in the middle of a trial: cut"), "{error}");
+    assert!(reports < 200, "the source went on: {reports} reports");
 }
 
 #[test]
