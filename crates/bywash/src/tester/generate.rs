@@ -40,15 +40,14 @@ pub fn run(args: &GenArgs) -> anyhow::Result<()> {
         let (n, m) = (args.rx.len(), args.interfaces.len());
         bail!(Usage(format!("--rx is given {n} times for {m} interfaces: give it once, or once for each interface")));
     }
-    let mut names: Vec<&String> = args.interfaces.iter().collect();
-    if let Some(twice) = names.iter().enumerate().find(|(i, name)| names[..*i].contains(name)) {
+    let listed = &args.interfaces;
+    if let Some(twice) = listed.iter().enumerate().find(|(i, name)| listed[..*i].contains(name)) {
         bail!(Usage(format!("interface `{}` is listed twice", twice.1)));
     }
+    let names = distinct(args.interfaces.iter().chain(&args.rx));
     let replay = args.pcap.as_ref().map(PcapSource::load).transpose()?;
     let replay = replay.and_then(|source| Templates::replay(source.frames().collect())).map(Arc::new);
     bywash_daemon::privileges::check()?;
-    names.extend(args.rx.iter().filter(|rx| !args.interfaces.contains(rx)));
-    names.dedup();
     let sizes = if args.imix { Sizes::imix() } else { args.size.clone() };
     let longest = replay.as_ref().map_or(sizes.largest(), |frames| frames.longest());
     // Foreign addresses, VLAN tags or replayed frames: the XDP program must not filter.
@@ -140,6 +139,17 @@ pub fn run(args: &GenArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Returns each name once, in the order in which they first occur.
+fn distinct<'a>(all: impl Iterator<Item = &'a String>) -> Vec<&'a String> {
+    let mut names = vec![];
+    for name in all {
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    names
+}
+
 /// Returns the transmit method of a lane, which is never [`Via::Auto`].
 fn transmit_method(args: &GenArgs, opened: &ports::Ports, lane: &Lane) -> anyhow::Result<Via> {
     if lane.templates.is_replay() || (args.burst > 1 && lane.pps.is_some()) {
@@ -213,5 +223,16 @@ impl Progress {
         if self.shown && self.last.0 > 0 {
             let _ = writeln!(std::io::stderr());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_interface_is_opened_once() {
+        let all = ["a", "b", "x", "c", "d", "c", "b", "d"].map(String::from);
+        assert_eq!(distinct(all.iter()), ["a", "b", "x", "c", "d"]);
     }
 }
