@@ -192,6 +192,10 @@ pub struct LaneResult {
     pub latency: Option<Latency>,
     /// Longest time without a frame between the first and the last, in seconds.
     pub longest_gap: f64,
+    /// Time from the last frame received until the last one was sent, in seconds: 0 if frames arrived to the end.
+    /// Without any frame received, the time of sending. `None` if arrivals were not checked by their stamps, or the
+    /// frames were sent by a [`Source`].
+    pub gap_at_end: Option<f64>,
     /// Total time in milliseconds by which frames were sent late.
     pub behind_ms: f64,
     /// Seconds from the change of rate until the last lost frame was sent; 0 if none was lost after it.
@@ -573,6 +577,11 @@ impl Run {
                     .filter_map(|(n, limit)| (*n > 0).then_some(*limit)),
             );
             let arrived = receiver.first.map_or(0, |first| receiver.last - first);
+            let span = self.senders[i].as_ref().and_then(|sender| sender.span);
+            let gap_at_end = span.filter(|_| lane.to.is_some() && !lane.templates.is_replay()).map(|(first, last)| {
+                let silent_from = receiver.first.map_or(first, |_| receiver.last);
+                last.saturating_sub(silent_from) as f64 / 1e9
+            });
             let recovery = self.changed[i].and_then(|(at, number)| {
                 let sender = self.senders[i].as_ref()?;
                 let (pps, last) = (lane.change?.1, sender.span?.1);
@@ -599,6 +608,7 @@ impl Run {
                 plain,
                 latency: receiver.latency(),
                 longest_gap: receiver.gap.0 as f64 / 1e9,
+                gap_at_end,
                 behind_ms: behind as f64 / 1e6,
                 recovery,
                 limits,

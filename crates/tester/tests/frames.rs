@@ -104,13 +104,15 @@ fn sizes_and_flows_occur_evenly() {
     let range: Sizes = "64-1518".parse().unwrap();
     for (sizes, count) in [(range, 64), (list(17), 17), (list(100), 100), (Sizes(vec![64, 1518]), 2)] {
         for flows in [1, 3, 17, 63, 64, 101, 1000, 600_001] {
-            let stream = Stream { flows, sizes: sizes.clone(), dst: "198.19.0.0/16".parse().unwrap(), ..Stream::default() };
+            let stream =
+                Stream { flows, sizes: sizes.clone(), dst: "198.19.0.0/16".parse().unwrap(), ..Stream::default() };
             let templates = stream.templates().unwrap();
             let all = templates.frames();
             let lengths: std::collections::HashSet<_> = all.iter().map(|t| t.len).collect();
             assert_eq!(lengths.len(), count, "{flows} flows");
             let even = |(least, most): (usize, usize)| least == most || (least >= 16 && most == least + 1);
-            let (by_size, by_flow) = (extremes(all.iter().map(|t| t.len)), extremes(all.iter().map(|t| &t.head[26..38])));
+            let (by_size, by_flow) =
+                (extremes(all.iter().map(|t| t.len)), extremes(all.iter().map(|t| &t.head[26..38])));
             assert!(even(by_size) && even(by_flow), "{flows} flows, {count} sizes: {by_size:?} {by_flow:?}");
             assert!((templates.mean_size() - sizes.mean()).abs() < sizes.mean() / 16.0, "{}", templates.mean_size());
         }

@@ -122,6 +122,37 @@ fn both_ways_at_once_with_frames_of_all_sizes() {
 }
 
 #[test]
+fn the_silence_at_the_end_is_measured() {
+    const PPS: f64 = 20_000.0;
+    let pools = pools();
+    let run_with = |planted, dead_at| {
+        let stop = AtomicBool::new(false);
+        let results = bench(&pools, planted).run(&mut Trial {
+            lanes: vec![lane(PPS)],
+            length: Length::Time(400 * MS),
+            drain: 10 * MS,
+            catch_up: MS,
+            event: Some((dead_at, &mut |devices, _| devices[0].fail_until(u64::MAX))),
+            stop: &stop,
+            progress: &mut |_, _| {},
+        });
+        results.unwrap().remove(0)
+    };
+    let r = run_with(Planted { drop: 1.0, ..Planted::default() }, 0);
+    assert_eq!((r.received, r.gap_at_end), (0, Some(r.seconds)));
+    let r = run_with(Planted::default(), 200 * MS);
+    // No frame is sent before its time. After the last arrival, at most two bursts of a millisecond are sent at once.
+    let least = (r.lost - 50) as f64 / PPS;
+    let most = r.seconds - (r.received - 1) as f64 / PPS + 1e-6;
+    assert!(r.gap_at_end.is_some_and(|gap| gap > 0.1 && (least..most).contains(&gap)), "{r:?}");
+    let r = &run(&mut bench(&pools, Planted::default()), vec![lane(PPS)], Length::Frames(100)).unwrap()[0];
+    assert_eq!(r.gap_at_end, Some(0.0));
+    let unchecked = Lane { to: None, ..lane(PPS) };
+    let r = &run(&mut bench(&pools, Planted::default()), vec![unchecked], Length::Frames(100)).unwrap()[0];
+    assert_eq!(r.gap_at_end, None);
+}
+
+#[test]
 fn the_generator_says_that_it_was_the_limit() {
     let pools = pools();
     let mut bench = bench(&pools, Planted::default());

@@ -461,8 +461,12 @@ fn table(report: &Report) -> anyhow::Result<()> {
         if let Some(seconds) = s.recovery {
             writeln!(out, "  recovery      {:.3} ms", seconds * 1e3)?;
         }
-        if let Some(seconds) = s.reset {
-            writeln!(out, "  reset         {:.1} ms", seconds * 1e3)?;
+        if let Some(r) = s.reset {
+            let least = if r.recovered { "" } else { "at least " };
+            writeln!(out, "  reset         {least}{:.1} ms", r.seconds * 1e3)?;
+            if !r.recovered {
+                writeln!(out, "  note          the device did not recover before the end of the trial")?;
+            }
         }
     }
     Ok(())

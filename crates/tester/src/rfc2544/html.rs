@@ -59,23 +59,31 @@ fn table(page: &mut String, report: &Report) {
         let at_least = |unbounded: bool| if unbounded { "≥ " } else { "" };
         let cells = [
             s.size.to_string(),
-            or_dash(t.map(|t| format!("{}{:.0}", if t.generator_was_the_limit { "≥ " } else { "" }, t.pps))),
+            or_dash(t.map(|t| format!("{}{:.0}", at_least(t.generator_was_the_limit), t.pps))),
             or_dash(t.map(|t| format!("{:.2} %", t.percent))),
             or_dash(latency.map(|l| format!("{:.1}", l.latency.mean_us))),
             or_dash(b.map(|b| format!("{}{:.0}", at_least(b.unbounded), b.frames))),
             or_dash(b.map(|b| format!("{}{:.0}", at_least(b.unbounded), b.buffer_frames))),
             or_dash(s.recovery.map(|r| format!("{r:.6}"))),
-            or_dash(s.reset.map(|r| format!("{r:.3}"))),
+            or_dash(s.reset.map(|r| format!("{}{:.3}", at_least(!r.recovered), r.seconds))),
         ];
         let _ = writeln!(page, "<tr><td>{}</td></tr>", cells.join("</td><td>"));
     }
     page.push_str("</table>\n");
-    if report.sizes.iter().filter_map(|s| s.throughput.as_ref()).any(|t| t.generator_was_the_limit) {
-        page.push_str(
-            "<p class=\"note\">≥: the generator could send no faster; the device may be able to do
-        more.</p>\n",
-        );
-    }
+    let mut note = |shown: bool, text: &str| {
+        if shown {
+            let _ = writeln!(page, "<p class=\"note\">{text}</p>");
+        }
+    };
+    let any = |shown: fn(&SizeReport) -> bool| report.sizes.iter().any(shown);
+    note(
+        any(|s| s.throughput.as_ref().is_some_and(|t| t.generator_was_the_limit)),
+        "Throughput ≥: the generator could send no faster; the device may be able to do more.",
+    );
+    note(
+        any(|s| s.reset.is_some_and(|r| !r.recovered)),
+        "Reset ≥: the device did not recover before the end of the trial.",
+    );
 }
 
 fn throughput(page: &mut String, sizes: &[SizeReport]) {

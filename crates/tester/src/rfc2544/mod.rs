@@ -145,8 +145,8 @@ pub struct SizeReport {
     pub back_to_back: Option<BackToBack>,
     /// Seconds from the end of an overload to the last lost frame.
     pub recovery: Option<f64>,
-    /// Seconds without a frame after a reset.
-    pub reset: Option<f64>,
+    /// Time without frames after a reset.
+    pub reset: Option<Reset>,
 }
 
 /// Highest rate without loss.
@@ -203,6 +203,15 @@ pub struct BackToBack {
     pub buffer_frames: f64,
     /// Set if even the longest burst passed: the buffer is at least that large, or is not needed.
     pub unbounded: bool,
+}
+
+/// Time without frames after a reset.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Reset {
+    /// Longest time without a frame, in seconds.
+    pub seconds: f64,
+    /// Set if the device forwarded frames again before the trial ended. Otherwise, the time is a lower bound.
+    pub recovered: bool,
 }
 
 impl Report {
@@ -422,11 +431,15 @@ impl<R: Rig> Doing<'_, R> {
         Ok(lanes.iter().filter_map(|lane| lane.recovery).fold(0.0, f64::max))
     }
 
-    fn reset(&mut self, found: &SizeReport) -> Result<f64, TrialError> {
+    fn reset(&mut self, found: &SizeReport) -> Result<Reset, TrialError> {
         (self.tell)(&format!("{} B, reset", self.size));
         let length = self.time();
         let want = Want { reset: true, ..self.want(found.rate() * 0.9, length) };
         let lanes = self.once(want)?.lanes;
-        Ok(lanes.iter().map(|lane| lane.longest_gap).fold(0.0, f64::max))
+        let at_end = |lane: &LaneResult| lane.gap_at_end.unwrap_or(0.0);
+        let seconds = lanes.iter().map(|lane| lane.longest_gap.max(at_end(lane))).fold(0.0, f64::max);
+        // After a reset from which the device does not recover, the last gap is the longest one.
+        let recovered = lanes.iter().all(|lane| lane.received > 0 && at_end(lane) <= lane.longest_gap);
+        Ok(Reset { seconds, recovered })
     }
 }

@@ -1,0 +1,74 @@
+//! Evaluation of a benchmark's trials, by results made up here.
+
+use bywash_tester::rfc2544::{Plan, Report, Rig, SizeReport, Test, Want, html};
+use bywash_tester::{LaneResult, TrialError};
+
+const HIGHEST: f64 = 100_000.0;
+
+/// Returns the result of a lane that loses nothing, sent at these rates: requested, and reached.
+fn lane(asked: f64, reached: f64) -> LaneResult {
+    LaneResult {
+        from: "left".into(),
+        to: Some("right".into()),
+        asked_pps: Some(asked),
+        sent_pps: reached,
+        sent: 1000,
+        seconds: 1000.0 / reached,
+        received: 1000,
+        received_pps: reached,
+        lost: 0,
+        lost_by_tester: 0,
+        loss_percent: 0.0,
+        duplicates: 0,
+        reordered: 0,
+        displacement: 0,
+        misdirected: 0,
+        plain: 0,
+        latency: None,
+        longest_gap: 0.001,
+        gap_at_end: Some(0.0),
+        behind_ms: 0.0,
+        recovery: None,
+        limits: vec![],
+    }
+}
+
+/// A rig whose trials have the results that a function returns.
+struct Told<F>(F);
+
+impl<F: FnMut(&Want) -> Vec<LaneResult>> Rig for Told<F> {
+    fn highest(&self, _: usize) -> f64 {
+        HIGHEST
+    }
+
+    fn trial(&mut self, want: &Want) -> Result<Vec<LaneResult>, TrialError> {
+        Ok((self.0)(want))
+    }
+}
+
+/// Runs one test with frames of one size. Returns its results, and the page.
+fn run(test: Test, trial: impl FnMut(&Want) -> Vec<LaneResult>) -> (SizeReport, String) {
+    let plan = Plan { sizes: vec![64], tests: vec![test], burst_trials: 3, ..Plan::default() };
+    let mut report = Report { plan, ..Report::default() };
+    report.complete::<TrialError>(&mut Told(trial), &mut |_| {}, &mut |_| Ok(())).unwrap();
+    (report.sizes[0].clone(), html(&report))
+}
+
+#[test]
+fn a_device_that_does_not_recover_is_not_taken_for_a_fast_one() {
+    let gaps =
+        |between: f64, at_end: f64| LaneResult { longest_gap: between, gap_at_end: Some(at_end), ..lane(1.0, 1.0) };
+    let reset = |lanes: &[LaneResult]| {
+        let (size, page) = run(Test::Reset, |want| {
+            assert!(want.reset);
+            lanes.to_vec()
+        });
+        let reset = size.reset.unwrap();
+        assert_eq!(page.contains("≥ ") && page.contains("Reset ≥"), !reset.recovered, "{page}");
+        (reset.seconds, reset.recovered)
+    };
+    assert_eq!(reset(&[gaps(0.001, 30.0)]), (30.0, false));
+    assert_eq!(reset(&[gaps(2.5, 0.0)]), (2.5, true));
+    assert_eq!(reset(&[gaps(2.5, 0.0), gaps(0.001, 30.0)]), (30.0, false));
+    assert_eq!(reset(&[LaneResult { received: 0, ..gaps(0.0, 60.0) }]), (60.0, false));
+}
