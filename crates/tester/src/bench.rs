@@ -198,6 +198,9 @@ pub struct LaneResult {
     pub gap_at_end: Option<f64>,
     /// Total time in milliseconds by which frames were sent late.
     pub behind_ms: f64,
+    /// Rate sent until the change of rate, in frames per second.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pps_before_change: Option<f64>,
     /// Seconds from the change of rate until the last lost frame was sent; 0 if none was lost after it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recovery: Option<f64>,
@@ -408,13 +411,30 @@ fn losses(bench: &Bench, lane: &Lane) -> [u64; 2] {
     [refused, lost]
 }
 
+/// Change of a lane's rate.
+#[derive(Clone, Copy)]
+struct Changed {
+    /// Time in nanoseconds.
+    at: u64,
+    /// Frames sent before.
+    sent: u64,
+    /// Rate sent before, in frames per second.
+    pps: f64,
+}
+
+/// Returns the rate of `frames` in frames per second, given the nanoseconds from the first to the last. The duration of
+/// the last frame itself is not part of that interval.
+fn per_second(frames: u64, time: u64) -> f64 {
+    if time == 0 { 0.0 } else { frames.saturating_sub(1) as f64 * 1e9 / time as f64 }
+}
+
 /// State of a running trial.
 struct Run {
     first: u16,
     senders: Vec<Option<Sender>>,
     receivers: Vec<Receiver>,
     changes: Vec<Option<(u64, f64)>>,
-    changed: Vec<Option<(u64, u64)>>,
+    changed: Vec<Option<Changed>>,
     losses: Vec<[u64; 2]>,
     plain: Vec<u64>,
     began: u64,
@@ -464,7 +484,8 @@ impl Run {
                     && sender.sent >= at
                 {
                     self.changes[i] = None;
-                    self.changed[i] = Some((now, sender.sent));
+                    let before = per_second(sender.sent, sender.time());
+                    self.changed[i] = Some(Changed { at: now, sent: sender.sent, pps: before });
                     sender.pacer.set_rate(now, Some(pps));
                 }
                 sender.turn(&mut bench.bufs, bench.places[lane.from].port.as_mut(), now);
@@ -549,16 +570,11 @@ impl Run {
             let [mut refused, lost_here] = [0, 1].map(|n| losses_after[n].saturating_sub(self.losses[i][n]));
             refused += sent[i].map_or(0, |sent| sent.refused);
             let (frames, time, behind) = match (&self.senders[i], sent[i]) {
-                (Some(sender), _) => {
-                    let time = sender.span.map_or(0, |(first, last)| last - first);
-                    (sender.sent, time, sender.pacer.behind())
-                }
+                (Some(sender), _) => (sender.sent, sender.time(), sender.pacer.behind()),
                 (None, Some(sent)) => (sent.frames, sent.time, sent.behind),
                 (None, None) => (0, 0, 0),
             };
-            let per_second = |n: u64, ns: u64| if ns == 0 { 0.0 } else { n as f64 * 1e9 / ns as f64 };
-            // The duration of the last frame itself is not part of the interval.
-            let sent_pps = per_second(frames.saturating_sub(1), time);
+            let sent_pps = per_second(frames, time);
             let order = &receiver.order;
             let plain = lane.to.map_or(0, |to| bench.places[to].plain - self.plain[to]);
             // Frames without a stamp are only counted.
@@ -582,7 +598,7 @@ impl Run {
                 let silent_from = receiver.first.map_or(first, |_| receiver.last);
                 last.saturating_sub(silent_from) as f64 / 1e9
             });
-            let recovery = self.changed[i].and_then(|(at, number)| {
+            let recovery = self.changed[i].and_then(|Changed { at, sent: number, .. }| {
                 let sender = self.senders[i].as_ref()?;
                 let (pps, last) = (lane.change?.1, sender.span?.1);
                 let lost = order.last_lost(frames).filter(|lost| *lost >= number);
@@ -597,7 +613,7 @@ impl Run {
                 sent: frames,
                 seconds: time as f64 / 1e9,
                 received,
-                received_pps: per_second(order.received.saturating_sub(1), arrived),
+                received_pps: per_second(order.received, arrived),
                 lost,
                 lost_by_tester,
                 loss_percent: if frames == 0 { 0.0 } else { (lost - lost_by_tester) as f64 * 100.0 / frames as f64 },
@@ -610,6 +626,7 @@ impl Run {
                 longest_gap: receiver.gap.0 as f64 / 1e9,
                 gap_at_end,
                 behind_ms: behind as f64 / 1e6,
+                pps_before_change: self.changed[i].map(|changed| changed.pps),
                 recovery,
                 limits,
             }

@@ -66,6 +66,11 @@ impl Sender {
         taken
     }
 
+    /// Returns the nanoseconds from the first to the last frame sent.
+    pub fn time(&self) -> u64 {
+        self.span.map_or(0, |(first, last)| last - first)
+    }
+
     /// Returns whether all frames have been sent.
     pub fn ended(&self) -> bool {
         self.next == self.frames && self.waiting.is_empty()

@@ -1,7 +1,7 @@
 //! Evaluation of a benchmark's trials, by results made up here.
 
 use bywash_tester::rfc2544::{Plan, Report, Rig, SizeReport, Test, Want, html};
-use bywash_tester::{LaneResult, TrialError};
+use bywash_tester::{LaneResult, Length, TrialError};
 
 const HIGHEST: f64 = 100_000.0;
 
@@ -28,6 +28,7 @@ fn lane(asked: f64, reached: f64) -> LaneResult {
         longest_gap: 0.001,
         gap_at_end: Some(0.0),
         behind_ms: 0.0,
+        pps_before_change: None,
         recovery: None,
         limits: vec![],
     }
@@ -71,4 +72,51 @@ fn a_device_that_does_not_recover_is_not_taken_for_a_fast_one() {
     assert_eq!(reset(&[gaps(2.5, 0.0)]), (2.5, true));
     assert_eq!(reset(&[gaps(2.5, 0.0), gaps(0.001, 30.0)]), (30.0, false));
     assert_eq!(reset(&[LaneResult { received: 0, ..gaps(0.0, 60.0) }]), (60.0, false));
+}
+
+/// Returns the rate that a generator reaches, given the rate asked for: three tenths in the first trials, then all.
+fn generator(mut slow_trials: usize) -> impl FnMut(f64) -> f64 {
+    move |asked| {
+        let slow = slow_trials > 0;
+        slow_trials = slow_trials.saturating_sub(1);
+        if slow { 0.3 * asked } else { asked }
+    }
+}
+
+#[test]
+fn a_generator_that_is_too_slow_is_named_with_each_result() {
+    // A slow trial is repeated: it is no limit if the generator then reaches the rate.
+    for (slow_trials, limited) in [(0, false), (1, false), (usize::MAX, true)] {
+        let mut reached = generator(slow_trials);
+        let (size, page) = run(Test::BackToBack, |want| vec![lane(want.pps, reached(want.pps))]);
+        let burst = size.back_to_back.unwrap();
+        assert_eq!((burst.unbounded, burst.generator_was_the_limit), (true, limited), "{slow_trials}");
+        assert_eq!((burst.is_lower_bound(), page.contains("≥ 200000")), (!limited, !limited), "{page}");
+        assert_eq!(page.contains("*: the generator was the limit"), limited, "{page}");
+        let mut reached = generator(slow_trials);
+        let (size, page) = run(Test::Recovery, |want| {
+            let before = reached(want.pps);
+            // The second half is slower, so that the mean is lower than the rate asked for.
+            let mean = LaneResult { recovery: Some(0.25), ..lane(want.pps, 0.75 * before) };
+            vec![LaneResult { pps_before_change: Some(before), ..mean }]
+        });
+        let recovery = size.recovery.unwrap();
+        assert_eq!((recovery.seconds, recovery.generator_was_the_limit), (0.25, limited), "{slow_trials}");
+        assert_eq!(page.contains("0.250000 *"), limited, "{page}");
+    }
+}
+
+#[test]
+fn a_burst_that_was_lost_is_the_devices_limit() {
+    // The generator is slow, but the device loses frames even so; or the device takes only single frames.
+    for longest in [0, 1] {
+        let (size, _) = run(Test::BackToBack, |want| {
+            if want.length == Length::Frames(longest) {
+                return vec![LaneResult { sent: 1, received: 1, seconds: 0.0, ..lane(want.pps, 0.0) }];
+            }
+            vec![LaneResult { loss_percent: 1.0, ..lane(want.pps, 0.3 * want.pps) }]
+        });
+        let burst = size.back_to_back.unwrap();
+        assert_eq!((burst.range.1, burst.unbounded, burst.generator_was_the_limit), (longest, false, false));
+    }
 }

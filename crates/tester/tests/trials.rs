@@ -153,6 +153,19 @@ fn the_silence_at_the_end_is_measured() {
 }
 
 #[test]
+fn the_rate_before_a_change_is_told_apart() {
+    let pools = pools();
+    let mut bench = bench(&pools, Planted::default());
+    let changing = Lane { change: Some((5000, 2000.0)), ..lane(100_000.0) };
+    let r = &run(&mut bench, vec![changing], Length::Frames(6000)).unwrap()[0];
+    let before = r.pps_before_change.unwrap();
+    // The second phase takes half a second; no frame is sent before its time.
+    assert!(before < 100_100.0 && 5000.0 / before < r.seconds - 0.45, "{r:?}");
+    let r = &run(&mut bench, vec![lane(100_000.0)], Length::Frames(100)).unwrap()[0];
+    assert_eq!(r.pps_before_change, None);
+}
+
+#[test]
 fn the_generator_says_that_it_was_the_limit() {
     let pools = pools();
     let mut bench = bench(&pools, Planted::default());

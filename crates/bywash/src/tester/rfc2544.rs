@@ -425,6 +425,14 @@ impl Rig for BenchRig {
     }
 }
 
+/// Writes the note on the result in the line before, if the generator was the limit.
+fn note(out: &mut impl Write, limited: bool) -> std::io::Result<()> {
+    if limited {
+        writeln!(out, "  note          the generator was the limit: it could not send faster")?;
+    }
+    Ok(())
+}
+
 fn table(report: &Report) -> anyhow::Result<()> {
     let mut out = std::io::stdout();
     for s in &report.sizes {
@@ -433,9 +441,7 @@ fn table(report: &Report) -> anyhow::Result<()> {
             let least = if t.generator_was_the_limit { "at least " } else { "" };
             let (pps, bits) = (print::scaled(t.pps), print::scaled(t.bits));
             writeln!(out, "  throughput    {least}{pps}pps, {bits}bit/s on the wire, {:.2} %", t.percent)?;
-            if t.generator_was_the_limit {
-                writeln!(out, "  note          the generator was the limit: it could not send faster")?;
-            }
+            note(&mut out, t.generator_was_the_limit)?;
         }
         for at in s.latency.iter().flatten() {
             let l = &at.latency;
@@ -449,7 +455,7 @@ fn table(report: &Report) -> anyhow::Result<()> {
             writeln!(out, "  loss          at {:.1} %: {:.4} %", at.load, at.loss)?;
         }
         if let Some(b) = &s.back_to_back {
-            let least = if b.unbounded { "at least " } else { "" };
+            let least = if b.is_lower_bound() { "at least " } else { "" };
             writeln!(
                 out,
                 "  back to back  {least}{:.0} frames; buffer {least}{:.0} frames, {:.3} ms",
@@ -457,9 +463,11 @@ fn table(report: &Report) -> anyhow::Result<()> {
                 b.buffer_frames,
                 b.corrected_seconds * 1e3
             )?;
+            note(&mut out, b.generator_was_the_limit)?;
         }
-        if let Some(seconds) = s.recovery {
-            writeln!(out, "  recovery      {:.3} ms", seconds * 1e3)?;
+        if let Some(r) = s.recovery {
+            writeln!(out, "  recovery      {:.3} ms", r.seconds * 1e3)?;
+            note(&mut out, r.generator_was_the_limit)?;
         }
         if let Some(r) = s.reset {
             let least = if r.recovered { "" } else { "at least " };

@@ -1,7 +1,7 @@
 //! The report as a self-contained HTML page, without scripts or external files.
 
 use super::chart::{Axis, Line, bars, escape, lines};
-use super::{Report, SizeReport};
+use super::{BackToBack, Report, SizeReport};
 use crate::rate::wire_bits;
 use std::fmt::Write as _;
 
@@ -57,14 +57,18 @@ fn table(page: &mut String, report: &Report) {
         let latency = s.latency.as_ref().and_then(|all| all.first());
         let b = s.back_to_back.as_ref();
         let at_least = |unbounded: bool| if unbounded { "≥ " } else { "" };
+        let mark = |limited: bool| if limited { " *" } else { "" };
+        let burst = |b: &BackToBack, frames: f64| {
+            format!("{}{frames:.0}{}", at_least(b.is_lower_bound()), mark(b.generator_was_the_limit))
+        };
         let cells = [
             s.size.to_string(),
             or_dash(t.map(|t| format!("{}{:.0}", at_least(t.generator_was_the_limit), t.pps))),
             or_dash(t.map(|t| format!("{:.2} %", t.percent))),
             or_dash(latency.map(|l| format!("{:.1}", l.latency.mean_us))),
-            or_dash(b.map(|b| format!("{}{:.0}", at_least(b.unbounded), b.frames))),
-            or_dash(b.map(|b| format!("{}{:.0}", at_least(b.unbounded), b.buffer_frames))),
-            or_dash(s.recovery.map(|r| format!("{r:.6}"))),
+            or_dash(b.map(|b| burst(b, b.frames))),
+            or_dash(b.map(|b| burst(b, b.buffer_frames))),
+            or_dash(s.recovery.map(|r| format!("{:.6}{}", r.seconds, mark(r.generator_was_the_limit)))),
             or_dash(s.reset.map(|r| format!("{}{:.3}", at_least(!r.recovered), r.seconds))),
         ];
         let _ = writeln!(page, "<tr><td>{}</td></tr>", cells.join("</td><td>"));
@@ -79,6 +83,17 @@ fn table(page: &mut String, report: &Report) {
     note(
         any(|s| s.throughput.as_ref().is_some_and(|t| t.generator_was_the_limit)),
         "Throughput ≥: the generator could send no faster; the device may be able to do more.",
+    );
+    note(
+        any(|s| s.back_to_back.as_ref().is_some_and(BackToBack::is_lower_bound)),
+        "Back to back ≥: even the longest burst passed.",
+    );
+    note(
+        any(|s| {
+            s.back_to_back.as_ref().is_some_and(|b| b.generator_was_the_limit)
+                || s.recovery.is_some_and(|r| r.generator_was_the_limit)
+        }),
+        "*: the generator was the limit: it could not send as fast as the test asks for.",
     );
     note(
         any(|s| s.reset.is_some_and(|r| !r.recovered)),

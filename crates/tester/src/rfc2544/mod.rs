@@ -32,7 +32,7 @@ pub enum Test {
     Reset,
 }
 
-/// Relative shortfall of the rate from which on frames no longer count as a burst.
+/// Relative shortfall of the rate from which on frames no longer count as a burst or an overload.
 const BURST: f64 = 0.02;
 
 /// Parameters of the benchmark. Times in seconds, shares in percent.
@@ -143,8 +143,8 @@ pub struct SizeReport {
     pub loss: Option<Vec<LossAt>>,
     /// Longest burst without loss.
     pub back_to_back: Option<BackToBack>,
-    /// Seconds from the end of an overload to the last lost frame.
-    pub recovery: Option<f64>,
+    /// Time that loss continues after an overload.
+    pub recovery: Option<Recovery>,
     /// Time without frames after a reset.
     pub reset: Option<Reset>,
 }
@@ -203,6 +203,17 @@ pub struct BackToBack {
     pub buffer_frames: f64,
     /// Set if even the longest burst passed: the buffer is at least that large, or is not needed.
     pub unbounded: bool,
+    /// Set if bursts that passed were sent more slowly than at this rate, so that the device needed to buffer less.
+    pub generator_was_the_limit: bool,
+}
+
+/// Time that loss continues after an overload.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Recovery {
+    /// Seconds from the end of the overload to the last lost frame.
+    pub seconds: f64,
+    /// Set if the generator could not send as fast as the overload asks for, so that there may have been none.
+    pub generator_was_the_limit: bool,
 }
 
 /// Time without frames after a reset.
@@ -249,6 +260,13 @@ impl Report {
             }
         }
         Ok(())
+    }
+}
+
+impl BackToBack {
+    /// Returns whether the device can take at least this burst, and perhaps longer ones.
+    pub fn is_lower_bound(&self) -> bool {
+        self.unbounded && !self.generator_was_the_limit
     }
 }
 
@@ -307,11 +325,15 @@ impl<R: Rig> Doing<'_, R> {
 
     fn once(&mut self, want: Want) -> Result<Outcome, TrialError> {
         let lanes = self.rig.trial(&want)?;
-        let pps = lanes.iter().map(|lane| lane.sent_pps).fold(f64::INFINITY, f64::min);
+        let reached = |lane: &LaneResult| lane.pps_before_change.unwrap_or(lane.sent_pps);
+        let pps = lanes.iter().map(reached).fold(f64::INFINITY, f64::min);
         let loss = lanes.iter().map(|lane| lane.loss_percent).fold(0.0, f64::max);
         // A rate within the resolution counts as reached: the search does not distinguish such rates either.
         let near = if matches!(want.length, Length::Frames(_)) { BURST } else { self.plan.resolution / 100.0 };
-        let slow = lanes.iter().any(|lane| lane.sent_pps < lane.asked_pps.unwrap_or(0.0) * (1.0 - near));
+        // Frames sent all at once have no rate, but are not late.
+        let timed = |lane: &&LaneResult| lane.sent == 0 || lane.seconds > 0.0;
+        let below = |lane: &LaneResult| reached(lane) < lane.asked_pps.unwrap_or(0.0) * (1.0 - near);
+        let slow = lanes.iter().filter(timed).any(below);
         Ok(Outcome { pps, loss, slow, lanes })
     }
 
@@ -393,11 +415,12 @@ impl<R: Rig> Doing<'_, R> {
     fn back_to_back(&mut self, found: &SizeReport) -> Result<BackToBack, TrialError> {
         let pps = found.highest_pps;
         let most = (pps * self.plan.burst_seconds).max(2.0);
-        let mut longest = vec![];
+        let (mut longest, mut limited) = (vec![], false);
         for n in 0..self.plan.burst_trials.max(1) {
             let frames = highest(most, 0.002, |frames| {
                 (self.tell)(&format!("{} B, back to back: search {}, {frames:.0} frames", self.size, n + 1));
                 let got = self.best(self.want(pps, Length::Frames(frames.round() as u64)))?;
+                limited |= got.slow && got.loss <= 0.0;
                 Ok(if got.loss <= 0.0 { Answer::Good(frames) } else { Answer::Bad })
             })?;
             longest.push(frames.round() as u64);
@@ -417,18 +440,20 @@ impl<R: Rig> Doing<'_, R> {
             corrected_seconds: corrected,
             buffer_frames: corrected * pps,
             unbounded: frames >= most.floor(),
+            generator_was_the_limit: limited,
         })
     }
 
-    fn recovery(&mut self, found: &SizeReport) -> Result<f64, TrialError> {
+    fn recovery(&mut self, found: &SizeReport) -> Result<Recovery, TrialError> {
         (self.tell)(&format!("{} B, recovery", self.size));
         let over = (found.rate() * 1.1).min(found.highest_pps);
         let (seconds, half) = (self.plan.seconds, found.rate() / 2.0);
         let at = (over * seconds) as u64;
         let frames = at + (half * seconds) as u64;
         let want = Want { change: Some((at, half)), ..self.want(over, Length::Frames(frames)) };
-        let lanes = self.once(want)?.lanes;
-        Ok(lanes.iter().filter_map(|lane| lane.recovery).fold(0.0, f64::max))
+        let got = self.best(want)?;
+        let seconds = got.lanes.iter().filter_map(|lane| lane.recovery).fold(0.0, f64::max);
+        Ok(Recovery { seconds, generator_was_the_limit: got.slow })
     }
 
     fn reset(&mut self, found: &SizeReport) -> Result<Reset, TrialError> {
