@@ -109,6 +109,18 @@ pub enum Family {
     V6,
 }
 
+/// Returns the slot for a port's entry: the one that it has, or else the first, of those in which the program looks for
+/// its interface, that is free or has the port's entry for another interface. `None` without an interface, or if all
+/// are taken.
+fn slot_of(places: &[RawPort; SLOTS], port: &RawPort) -> Option<usize> {
+    if port.ifindex == 0 {
+        return None;
+    }
+    let mut slots = (0..PROBES).map(|n| (port.ifindex.wrapping_add(n) % PORTS) as usize);
+    let has = |at: &usize| places[*at].id == port.id && places[*at].ifindex == port.ifindex;
+    slots.clone().find(has).or_else(|| slots.find(|at| places[*at].ifindex == 0 || places[*at].id == port.id))
+}
+
 impl Inner {
     /// Stores the version with every port. The program reads it with its port's entry, which it reads first, so that
     /// each run sees one version.
@@ -476,19 +488,18 @@ impl XdpDatapath {
         inner.enabled |= port.flags & FLAG_ENABLED != 0;
         let driven = port.ifindex != 0 && port.flags & FLAG_ENABLED != 0 && port.flags & FLAG_FORWARD != 0;
         inner.flows.iter().for_each(|flows| flows.set_level(port.id, driven));
-        let mine = |p: &RawPort| p.ifindex != 0 && p.id == port.id;
-        let at = inner.places[..PORTS as usize].iter().position(mine);
-        if let Some(at) = at
-            && inner.places[at].ifindex != port.ifindex
-        {
-            inner.place(at, RawPort::default());
+        let at = slot_of(&inner.places, &port);
+        for slot in 0..PORTS as usize {
+            let place = inner.places[slot];
+            let same = Some(slot) == at && place.ifindex == port.ifindex;
+            if place.ifindex != 0 && place.id == port.id && !same {
+                inner.place(slot, RawPort::default());
+            }
         }
         if port.ifindex == 0 {
             return Ok(());
         }
-        let places = (0..PROBES).map(|n| ((port.ifindex.wrapping_add(n)) % PORTS) as usize);
-        let free = |at: &usize| inner.places[*at].ifindex == 0 || mine(&inner.places[*at]);
-        let at = places.into_iter().find(free).ok_or_else(|| Error::Map {
+        let at = at.ok_or_else(|| Error::Map {
             interface: format!("index {}", port.ifindex),
             map: "ports",
             reason: format!("too many interfaces with indices that are equal modulo {PORTS}"),
@@ -591,5 +602,49 @@ impl XdpDatapath {
             all.tx_bytes = all.tx_bytes.wrapping_add(inner.flows.as_ref().map_or(0, |flows| flows.grown(id)));
         }
         Ok(all)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bywash_lab::{require, require_lab};
+
+    fn port(id: u16, ifindex: u32) -> RawPort {
+        RawPort { id, ifindex, ..RawPort::default() }
+    }
+
+    fn slots(datapath: &XdpDatapath) -> Vec<(usize, u16, u32)> {
+        let inner = datapath.lock();
+        let (places, ports) = (inner.places.iter().enumerate(), &inner.ports);
+        let places: Vec<_> = places.filter(|(_, place)| place.ifindex != 0).collect();
+        for (at, place) in &places {
+            assert_eq!(ports.load(at * RawPort::WORDS + 1), place.words()[1], "slot {at}");
+        }
+        places.into_iter().map(|(at, place)| (at, place.id, place.ifindex)).collect()
+    }
+
+    #[test]
+    fn a_port_has_one_slot_whatever_others_leave() {
+        require!(require_lab());
+        let datapath = XdpDatapath::load_native().unwrap();
+        let set = |port: RawPort| datapath.set_port(port).unwrap();
+        set(port(0, 5));
+        set(port(1, 69));
+        assert_eq!(slots(&datapath), [(5, 0, 5), (6, 1, 69)]);
+        set(port(0, 0));
+        // Stays where the program finds it.
+        set(port(1, 69));
+        assert_eq!(slots(&datapath), [(6, 1, 69)]);
+        // Its interface has gone, and another has its number.
+        set(port(1, 70));
+        assert_eq!(slots(&datapath), [(6, 1, 70)]);
+        set(port(1, 5));
+        assert_eq!(slots(&datapath), [(5, 1, 5)]);
+        (2..5).for_each(|n| set(port(n, 5 + 64 * u32::from(n))));
+        let full = datapath.set_port(port(5, 5 + 64 * 5)).unwrap_err().to_string();
+        assert!(full.contains("too many interfaces"), "{full}");
+        (1..5).for_each(|n| set(port(n, 0)));
+        assert_eq!(slots(&datapath), []);
     }
 }
