@@ -13,7 +13,8 @@
 //!
 //! The program caches the result of a lookup under the version it had read before (`xdp/dst_cache.h`). So when a table
 //! has changed, the control side calls [`XdpDatapath::changed`], at the latest before it publishes next hops that no
-//! route named until then: the version advances, and results cached under older versions become invalid.
+//! route named until then: the version advances, and results cached under older versions become invalid. The first
+//! version is random, so that no sender can make up an entry.
 
 use super::abi::{
     BUCKETS, FLAG_ENABLED, FLAG_FLOWS4, FLAG_FLOWS6, FLAG_FORWARD, FLAG_KERNEL4, FLAG_KERNEL6, FLOW_WORKERS, HOPS, Hop,
@@ -35,6 +36,7 @@ use super::{Error, shared};
 use bywash_sync::lock;
 use shared::{Versions, Words};
 use std::collections::BTreeMap;
+use std::hash::{BuildHasher as _, RandomState};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -323,7 +325,7 @@ impl XdpDatapath {
             None => Some(PortPairs::new(parts.words("port_pairs", cpus * PortPairs::OF_A_CPU)?, cpus)),
             Some(_) => None,
         };
-        let inner = Inner {
+        let mut inner = Inner {
             number,
             xdp: parts.take("bywash")?,
             tc: tc.then(|| parts.take("bywash_tc")).transpose()?,
@@ -348,6 +350,11 @@ impl XdpDatapath {
             own_links: vec![],
             _forget: forget,
         };
+        if kind == Kind::Router {
+            // Unpredictable: a cache entry has a packet's addresses, and its seal is a plain function of its words and
+            // the version, so that a sender who knew the version could make up an entry.
+            inner.set_version(RandomState::new().hash_one(number));
+        }
         Ok(Self(Arc::new(Mutex::new(inner))))
     }
 
@@ -375,7 +382,7 @@ impl XdpDatapath {
         let mut guard = self.lock();
         let inner = &mut *guard;
         let Some((in_hops, in_buckets)) = &mut inner.hops else { return };
-        let next = inner.version + 1;
+        let next = inner.version.wrapping_add(1);
         let half = (next & 1) as usize;
         let (for_hops, for_buckets) = (in_hops.room(half, hops.len()), in_buckets.room(half, buckets.len()));
         for (i, hop) in hops.iter().take(for_hops).enumerate() {
@@ -413,7 +420,7 @@ impl XdpDatapath {
     pub fn changed(&self) {
         let mut inner = self.lock();
         // The lowest bit selects the half with the valid next hops and must not change.
-        let next = inner.version + 2;
+        let next = inner.version.wrapping_add(2);
         inner.set_version(next);
     }
 
@@ -646,5 +653,34 @@ mod tests {
         assert!(full.contains("too many interfaces"), "{full}");
         (1..5).for_each(|n| set(port(n, 0)));
         assert_eq!(slots(&datapath), []);
+    }
+
+    #[test]
+    fn nobody_can_guess_the_first_version() {
+        require!(require_lab());
+        let version = || {
+            let datapath = XdpDatapath::load_native().unwrap();
+            let inner = datapath.lock();
+            let of = |slot: usize| inner.ports.load(slot * RawPort::WORDS + RawPort::VERSION);
+            assert!((0..PORTS as usize).all(|slot| of(slot) == inner.version));
+            inner.version
+        };
+        let versions = [version(), version()];
+        assert!(
+            versions[0] != versions[1] && versions.iter().all(|version| *version > u64::from(u32::MAX)),
+            "{versions:?}"
+        );
+    }
+
+    #[test]
+    fn versions_may_wrap_around() {
+        require!(require_lab());
+        let datapath = XdpDatapath::load_native().unwrap();
+        datapath.lock().set_version(u64::MAX);
+        datapath.publish(&[], &[], 0);
+        assert_eq!(datapath.lock().version, 0);
+        datapath.lock().set_version(u64::MAX);
+        datapath.changed();
+        assert_eq!(datapath.lock().version, 1);
     }
 }
