@@ -75,7 +75,7 @@ pub(super) struct Inner {
     flows: Option<Arc<Memory>>,
     /// Queues to CPUs, or the reason why the kernel cannot spread frames over CPUs.
     cpu_queues: Result<CpuQueues, String>,
-    version: u64,
+    pub version: u64,
     /// Filter of the host's own addresses, as last published.
     own: u64,
     /// Set if the gates of all ports are closed: see [`XdpDatapath::close`].

@@ -312,6 +312,8 @@ impl Program {
             // Errors are those of the maps, which have been written before.
             let _ = self.datapath.set_port(self.entry(&self.config));
             let _ = self.datapath.set_vlans(self.id, &[]);
+            // Cached answers of the kernel may lead to this port.
+            self.datapath.changed();
         })
     }
 
@@ -531,4 +533,43 @@ fn reason(e: &io::Error) -> String {
         _ => "",
     };
     format!("{e}{hint}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Bare;
+    use super::*;
+    use bywash_lab::{End, Namespace, Veth, require, require_lab};
+
+    /// Runs a test with a program that traffic control runs on one end of a veth.
+    fn with_tc(test: impl FnOnce(Program, &LinkInfo) + Send) {
+        let (router, host) = (Namespace::new("tr").unwrap(), Namespace::new("th").unwrap());
+        Veth::new(End::new(&router, "r0"), End::new(&host, "h0")).create().unwrap();
+        let run = || {
+            let link = LinkInfo::query("r0").unwrap();
+            let program = Program::attach(&link, XdpAttach::Generic).unwrap();
+            assert!(program.has_tc());
+            test(program, &link);
+        };
+        router.enter(run).unwrap();
+    }
+
+    #[test]
+    fn a_port_that_is_closed_for_an_error_invalidates_cached_answers() {
+        require!(require_lab());
+        with_tc(|mut program, link| {
+            let config = XdpConfig { enabled: true, mac: link.mac, max_frame: 1514, ..XdpConfig::default() };
+            let sending = XdpSending { target: true, ..XdpSending::default() };
+            let version = |program: &Program| program.datapath.lock().version;
+            program.set_config(XdpConfig { forward: true, sending, ..config }).unwrap();
+            let before = version(&program);
+            // User space can receive only by XDP, whose place is taken.
+            let other = Bare::drop("r0").unwrap();
+            let error = program.set_config(XdpConfig { sending, ..config }).unwrap_err();
+            assert!(matches!(error, Error::AnotherProgram { .. }), "{error}");
+            assert_eq!(program.config().sending, XdpSending::default());
+            assert_ne!(version(&program), before);
+            drop(other);
+        });
+    }
 }
