@@ -476,7 +476,8 @@ pub static PORT: Section = Section {
             .doc(
                 "Handling of transport checksums that the sender left to checksum offload. `fix`: completes unfinished \
                  checksums. `trust`: leaves all checksums unchanged. `auto`: `fix` on interfaces that deliver \
-                 unfinished checksums (veth, interfaces on top of veth, and bridges), else `trust`.",
+                 unfinished checksums (veth, netkit, TAP, virtio-net without native XDP, interfaces on top of these, \
+                 and bridges), else `trust`.",
             )
             .example("\"fix\"")
             .of(AF_XDP),

@@ -27,10 +27,10 @@ impl Attached {
         whole: bool,
     ) -> Result<(Self, Vec<Box<dyn Port>>), Error> {
         let below = Below::of(link);
-        let partial = below.leaves_checksums();
         // A native program on a veth takes segmentation offload from its peer, and the kernel's TCP with it.
         let how = if !whole && below.driver() == "veth" { XdpAttach::Generic } else { XdpAttach::Auto };
         let mut program = Program::attach_to(datapath, id, link, how, None)?;
+        let partial = below.leaves_checksums(program.is_native());
         let config = SocketConfig { transmit: Transmit::Socket, ..SocketConfig::default() };
         let (mut ends, mut max_frame) = (vec![], 0);
         for queue in 0..link.queues {

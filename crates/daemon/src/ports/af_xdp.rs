@@ -70,7 +70,7 @@ pub fn attach(
     let room = umem.arena().max_data();
     let max_frame = max_frame(link.mtu, room) as u32;
     let partial_checksums = match af_xdp.checksum {
-        Checksum::Auto => below.leaves_checksums(),
+        Checksum::Auto => below.leaves_checksums(program.is_native()),
         Checksum::Fix => true,
         Checksum::Trust => false,
     };

@@ -202,7 +202,7 @@ impl Opener {
         // A virtual device on an interface hands over frames as the interface received them, with checksums as they
         // are.
         let link = below.and_then(|name| LinkInfo::query(name).ok());
-        opened.partial_checksums = link.is_some_and(|link| Below::of(&link).leaves_checksums());
+        opened.partial_checksums = link.is_some_and(|link| Below::of(&link).leaves_checksums(false));
         let Some(interface) = &port.interface else { return Ok(()) };
         opened.reception = Reception::Promiscuous;
         let there = LinkInfo::query(interface).ok();

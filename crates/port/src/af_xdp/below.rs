@@ -51,9 +51,14 @@ impl Below {
         self.devices.iter().map(|(name, _)| name.as_str())
     }
 
-    /// Returns whether received frames may have unfinished transport checksums.
-    pub fn leaves_checksums(&self) -> bool {
-        self.unknown || self.devices.iter().any(|(_, driver)| ["veth", "tun"].contains(&driver.as_str()))
+    /// Returns whether received frames may have unfinished transport checksums. `native`: XDP runs in the interface's
+    /// driver, for which a virtio-net asks its host to complete them.
+    pub fn leaves_checksums(&self, native: bool) -> bool {
+        let leaves = |driver: &str| match driver {
+            "virtio_net" => !native,
+            driver => driver == "tun" || PAIRS.contains(&driver),
+        };
+        self.unknown || self.devices.iter().any(|(_, driver)| leaves(driver))
     }
 
     /// Returns the devices that can be set to leave VLAN tags in frames. A veth is not among them: the tag is outside
@@ -120,14 +125,18 @@ mod tests {
     #[test]
     fn checksums_and_tags_are_as_the_lowest_left_them() {
         let nics = below(&[("bond0", "bonding"), ("nosuch0", "ixgbe"), ("nosuch1", "ixgbe")], false);
-        assert!(!nics.leaves_checksums() && !nics.hides_tags());
+        assert!(!nics.leaves_checksums(false) && !nics.hides_tags());
         assert_eq!(nics.strippers().collect::<Vec<_>>(), ["bond0", "nosuch0", "nosuch1"]);
         let mixed = below(&[("bond0", "bonding"), ("nosuch0", "ixgbe"), ("v0", "veth")], false);
-        assert!(mixed.leaves_checksums() && mixed.hides_tags());
+        assert!(mixed.leaves_checksums(false) && mixed.hides_tags());
         assert_eq!(mixed.strippers().collect::<Vec<_>>(), ["bond0", "nosuch0"]);
         let unknown = below(&[("macvlan0", "macvlan")], true);
-        assert!(unknown.leaves_checksums() && unknown.hides_tags());
+        assert!(unknown.leaves_checksums(false) && unknown.hides_tags());
         let tap = below(&[("vlan5", "802.1Q VLAN Support"), ("tap0", "tun")], false);
-        assert!(tap.leaves_checksums() && !tap.hides_tags());
+        assert!(tap.leaves_checksums(false) && !tap.hides_tags());
+        assert!(below(&[("netkit0", "netkit")], false).leaves_checksums(true));
+        let guest = below(&[("ens3", "virtio_net")], false);
+        assert!(guest.leaves_checksums(false) && !guest.leaves_checksums(true));
+        assert!(below(&[("bond0", "bonding"), ("ens3", "virtio_net")], false).leaves_checksums(false));
     }
 }
