@@ -74,11 +74,10 @@ pub fn attach(
         Checksum::Fix => true,
         Checksum::Trust => false,
     };
-    // Frames of a native program lose the skb's mark that their checksum is not finished.
-    let partial = partial_checksums && program.is_native();
     // A router's port forwards nothing until the kernel's policies are known.
     let gate = if raw { XdpGate::default() } else { XdpGate::CLOSED };
-    program.set_config(XdpConfig { mac: link.mac, max_frame, partial, raw, gate, ..XdpConfig::default() })?;
+    let config = XdpConfig { mac: link.mac, max_frame, partial: partial_checksums, raw, gate, ..XdpConfig::default() };
+    program.set_config(config)?;
     let spread = match program.set_cpus(&af_xdp.spread) {
         Ok(()) => Ok(af_xdp.spread),
         Err(e) => {

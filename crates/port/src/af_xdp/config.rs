@@ -50,8 +50,8 @@ pub struct XdpConfig {
     pub raw: bool,
     /// Set if the program forwards what it can.
     pub forward: bool,
-    /// Set if frames may carry unfinished transport checksums, a mark they lose when they are redirected: such frames
-    /// go to user space, which completes the checksums.
+    /// Set if frames may carry unfinished transport checksums, which XDP cannot have completed when it sends them: such
+    /// frames go to user space, which completes the checksums.
     pub partial: bool,
     /// Set if packets that would leave on their ingress port go to user space, which sends a redirect.
     pub redirects: bool,

@@ -350,7 +350,9 @@ impl Program {
 
     /// Returns the port's entry in the program.
     fn entry(&self, config: &XdpConfig) -> RawPort {
-        let mut entry = config.entry(self.id, self.index, self.native);
+        // Traffic control sends the skb, whose mark the kernel heeds.
+        let partial = config.partial && self.tc.is_none();
+        let mut entry = XdpConfig { partial, ..*config }.entry(self.id, self.index, self.native);
         entry.cpus = self.cpus;
         if self.vlans.iter().any(|vlan| vlan.tag == [0; 4]) {
             entry.sending |= SENDING_MACVLANS;
@@ -538,6 +540,7 @@ fn reason(e: &io::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::super::Bare;
+    use super::super::abi::FLAG_PARTIAL;
     use super::*;
     use bywash_lab::{End, Namespace, Veth, require, require_lab};
 
@@ -570,6 +573,19 @@ mod tests {
             assert_eq!(program.config().sending, XdpSending::default());
             assert_ne!(version(&program), before);
             drop(other);
+        });
+    }
+
+    #[test]
+    fn only_traffic_control_sends_unfinished_checksums() {
+        require!(require_lab());
+        with_tc(|mut program, _| {
+            let config = XdpConfig { partial: true, ..XdpConfig::default() };
+            let partial = |program: &Program| program.entry(&config).flags & FLAG_PARTIAL != 0;
+            assert!(!partial(&program));
+            program.tc = None;
+            assert!(partial(&program) && !program.is_native());
+            assert_eq!(program.entry(&XdpConfig::default()).flags & FLAG_PARTIAL, 0);
         });
     }
 }
