@@ -214,7 +214,7 @@ impl Arena {
     #[inline]
     pub(crate) fn unit_of(&self, addr: u64) -> u32 {
         match &self.marks {
-            None => self.cell_of(addr),
+            None => self.cell_of(Self::inside(addr)),
             Some(marks) => u32::try_from(Self::slot(marks, addr).0).unwrap_or(u32::MAX),
         }
     }
@@ -225,7 +225,7 @@ impl Arena {
         let pairs = units.iter_mut().zip(addrs);
         // Two loops: the usual one has no branch.
         match &self.marks {
-            None => pairs.for_each(|(unit, addr)| *unit = self.cell_of(addr)),
+            None => pairs.for_each(|(unit, addr)| *unit = self.cell_of(Self::inside(addr))),
             Some(_) => pairs.for_each(|(unit, addr)| *unit = self.unit_of(addr)),
         }
     }
@@ -247,11 +247,17 @@ impl Arena {
         }
     }
 
-    /// Returns the slot of the frame at `addr` as a range of lines. Data lies behind metadata, so the byte before
-    /// `addr` belongs to the slot even if the frame is empty and `addr` is the slot's end.
+    /// Returns the byte before the data of the frame at `addr`. Data lie behind metadata, so it belongs to the frame's
+    /// cell or slot even if the frame is empty and `addr` is the cell's end.
+    #[inline(always)]
+    fn inside(addr: u64) -> u64 {
+        addr.wrapping_sub(1)
+    }
+
+    /// Returns the slot of the frame at `addr` as a range of lines.
     #[inline]
     fn slot(marks: &Marks, addr: u64) -> (u64, u64) {
-        marks.around(addr.wrapping_sub(1) >> LINE_SHIFT)
+        marks.around(Self::inside(addr) >> LINE_SHIFT)
     }
 
     /// Returns the byte range of the frame at `addr`: from the start of its metadata to the end of its data area.
@@ -259,7 +265,7 @@ impl Arena {
     fn bounds(&self, addr: u64) -> (usize, usize) {
         match &self.marks {
             None => {
-                let start = addr as usize >> self.shift << self.shift;
+                let start = Self::inside(addr) as usize >> self.shift << self.shift;
                 (start, start + self.cell_size())
             }
             Some(marks) => {
@@ -383,7 +389,7 @@ impl Arena {
     #[inline]
     pub fn write_lines(&self, frame: &mut Frame, lines: &[Line], len: usize) -> bool {
         let bytes = size_of_val(lines);
-        assert!((self.cell_of(frame.addr()) as usize) < self.cells, "frame of another arena");
+        assert!(frame.addr() <= self.size() as u64, "frame of another arena");
         let (start, end) = self.bounds(frame.addr());
         if start + DATA_OFFSET + bytes > end || len > bytes {
             return false;
@@ -451,10 +457,11 @@ impl Wide for WriteLines<'_> {
         let room = (arena.cell_size() - DATA_OFFSET) / LINE;
         let picks = (1 << room.ilog2().min(4)) * LINE as u64 - LINE as u64;
         for ((frame, line), len) in frames.iter_mut().zip(lines).zip(lens) {
-            assert!(frame.addr() < size, "frame of another arena");
+            let addr = Arena::inside(frame.addr());
+            assert!(addr < size, "frame of another arena");
             // Choose by the address bits from 4 KiB up: the lower ones already select the cache set.
-            let pick = frame.addr() >> 6 & picks;
-            let at = (frame.addr() & !inside) + DATA_OFFSET as u64 + pick;
+            let pick = addr >> 6 & picks;
+            let at = (addr & !inside) + DATA_OFFSET as u64 + pick;
             // SAFETY: the line lies inside an existing cell, which the frame owns exclusively; its address is a
             // multiple of a line, as is the mapping's; `line` is outside the cell, or it could not be borrowed while
             // the frame is.
@@ -489,6 +496,40 @@ mod tests {
         assert!(!a.write(&mut f, &[0; 1793]));
         assert!(a.write(&mut f, b"bywash"));
         assert_eq!(a.data(&f), b"bywash");
+    }
+
+    #[test]
+    fn an_empty_frame_at_the_end_of_its_cell_stays_there() {
+        let a = arena(2, Pages::Auto);
+        // SAFETY: the only frames of their cells.
+        let mut frames = unsafe { [a.frame(0), a.frame(1)] };
+        for (cell, frame) in frames.iter_mut().enumerate() {
+            let to_end = |frame: &mut Frame| {
+                assert!(a.write(frame, &[7; 1792]));
+                frame.pull(1792);
+                assert_eq!(frame.raw(), RawFrame { addr: (cell as u64 + 1) * 2048, len: 0, options: 0 });
+                let mut unit = [9];
+                a.units_of(std::iter::once(frame.addr()), &mut unit);
+                assert_eq!((a.unit_of(frame.addr()), unit), (cell as u32, [cell as u32]));
+                assert!(a.data(frame).is_empty() && a.head::<1>(frame).is_none());
+                cell as u64 * 2048
+            };
+            let start = to_end(frame);
+            assert!(!a.resize(frame, 1) && a.resize(frame, 0));
+            let meta: *const _ = a.meta_mut(frame);
+            assert_eq!(meta as usize, a.base() as usize + start as usize);
+            assert!(a.push(frame, 1792) && !a.push(frame, 1 + DATA_OFFSET - META));
+            assert_eq!(a.data(frame), [7; 1792]);
+            to_end(frame);
+            a.reset(frame);
+            assert_eq!(frame.addr(), start + DATA_OFFSET as u64);
+            to_end(frame);
+            assert!(a.write_lines(frame, &[Line([1; 64])], 1));
+            assert_eq!((frame.addr(), a.data(frame)), (start + DATA_OFFSET as u64, &[1][..]));
+            to_end(frame);
+            a.write_line_each(std::slice::from_mut(frame), &[Line([2; 64])], &[64]);
+            assert_eq!((frame.addr() / 2048 * 2048, a.data(frame)), (start, &[2; 64][..]));
+        }
     }
 
     #[test]

@@ -332,7 +332,7 @@ impl Buffers {
         n
     }
 
-    /// Frees cells that a driver owned.
+    /// Frees cells that the kernel or a driver owned. Not for packed arenas.
     ///
     /// # Safety
     /// Each cell was passed out, by [`Buffers::alloc_cells`] or with its frame by [`Frame::into_raw`], and is freed
@@ -340,7 +340,7 @@ impl Buffers {
     #[inline]
     pub unsafe fn free_cells(&mut self, cells: &mut [u32]) {
         // SAFETY: whoever allocates a cell next gets its only frame. By contract no one else holds one.
-        self.give(cells);
+        cells.chunks_mut(BATCH).for_each(|cells| self.give(cells));
     }
 
     /// Frees one frame. For slow paths only.
@@ -352,8 +352,8 @@ impl Buffers {
     /// Frees frames that the kernel or a device returned as descriptors.
     ///
     /// # Safety
-    /// Each address lies in a cell whose frame was passed out by [`Frame::into_raw`], and the cell is freed only once;
-    /// in a packed arena, the address lies behind the slot's metadata.
+    /// Each address is that of the data of a frame that was passed out by [`Frame::into_raw`], and the frame's cell is
+    /// freed only once.
     #[inline]
     pub unsafe fn free_raw(&mut self, frames: impl Iterator<Item = RawFrame>) {
         // SAFETY: as for `free_cells`.

@@ -8,7 +8,7 @@ use super::inject::Injector;
 use super::port::injector;
 use super::socket::{Socket, SocketConfig};
 use super::{Error, LinkInfo, Umem};
-use bywash_frame::{Arena, BATCH, Batch, Buffers, RawFrame};
+use bywash_frame::{Arena, BATCH, Batch, Buffers};
 
 /// A bound socket, and the initial state of its port.
 pub(super) struct Filled {
@@ -42,17 +42,16 @@ impl Filled {
             },
             Err(error) => (error, None),
         };
-        let cells = in_flight.take_all();
+        let mut cells = in_flight.take_all();
         if socket.as_ref().is_some_and(|socket| socket.zero_copy) {
             // Kept apart, as when a port is closed: the device may still own these buffers.
             umem.unreturned().put((at.0.index, at.1), cells);
             return Err(error);
         }
         drop(socket);
-        let frames = cells.iter().map(|&cell| RawFrame { addr: arena.cell_addr(cell), len: 0, options: 0 });
         if let Some(bufs) = bufs {
             // SAFETY: each was taken from the pool above, and the socket in whose ring it was posted is closed.
-            unsafe { bufs.free_raw(frames) };
+            unsafe { bufs.free_cells(&mut cells) };
         }
         Err(error)
     }

@@ -209,10 +209,10 @@ impl AfXdpPort {
                 let came = (0..n).map(|i| arena.cell_of(socket.completion.get(i)));
                 let wrong = n as usize - order.agree(came);
                 if wrong == 0 {
-                    let frames = order.take(n as usize);
-                    let frames = frames.map(|cell| RawFrame { addr: arena.cell_addr(cell), len: 0, options: 0 });
+                    let mut cells = [0; BATCH];
+                    cells.iter_mut().zip(order.take(n as usize)).for_each(|(to, cell)| *to = cell);
                     // SAFETY: each was sent once, and the completions name these very cells.
-                    unsafe { bufs.free_raw(frames) };
+                    unsafe { bufs.free_cells(&mut cells[..n as usize]) };
                     self.sending = self.sending.saturating_sub(n);
                     self.done += u64::from(n);
                     socket.completion.release(n);
@@ -223,21 +223,21 @@ impl AfXdpPort {
                 order.take(usize::MAX).for_each(|cell| in_flight.give(cell));
                 self.order = None;
             }
-            let (mut wrong, long) = (0, &mut self.long);
-            let frames = (0..n).filter_map(|i| {
-                let addr = socket.completion.get(i);
-                let cell = arena.cell_of(addr);
-                if long.as_mut().is_some_and(|long| !long.completed(cell)) {
-                    return None;
+            let (mut wrong, mut cells, mut free) = (0, [0; BATCH], 0);
+            for i in 0..n {
+                let cell = arena.cell_of(socket.completion.get(i));
+                if self.long.as_mut().is_some_and(|long| !long.completed(cell)) {
+                    continue;
                 }
-                if !in_flight.take(cell) {
+                if in_flight.take(cell) {
+                    cells[free] = cell;
+                    free += 1;
+                } else {
                     wrong += 1;
-                    return None;
                 }
-                Some(RawFrame { addr, len: 0, options: 0 })
-            });
+            }
             // SAFETY: `in_flight` says that each was given to the kernel, and `take` lets it come back once.
-            unsafe { bufs.free_raw(frames) };
+            unsafe { bufs.free_cells(&mut cells[..free]) };
             self.stray += wrong;
             self.sending = self.sending.saturating_sub(n);
             self.done += u64::from(n);
@@ -386,7 +386,6 @@ impl AfXdpPort {
         if let Some(injector) = self.injector.take() {
             self.counters.tx_refused.add(injector.len() as u64);
         }
-        let arena = self.umem.arena();
         let mut cells = self.in_flight.take_all();
         cells.extend(self.order.iter_mut().flat_map(|order| order.take(usize::MAX)));
         if let Some(frame) = self.long.as_mut().and_then(Long::clear) {
@@ -397,11 +396,10 @@ impl AfXdpPort {
             self.umem.unreturned().put((self.index, self.queue), std::mem::take(&mut cells));
         }
         self.socket = None;
-        let frames = cells.iter().map(|&cell| RawFrame { addr: arena.cell_addr(cell), len: 0, options: 0 });
         // SAFETY: `in_flight` says that each was given to the kernel and has not come back. With the socket closed and
         // its rings unmapped the kernel no longer returns it nor, because of the linger on close, sends from it. A
         // device only had a copy; in zero-copy mode `cells` is empty here.
-        unsafe { bufs.free_raw(frames) };
+        unsafe { bufs.free_cells(&mut cells) };
         self.sending = 0;
         self.unkicked = 0;
     }

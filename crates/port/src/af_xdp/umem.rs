@@ -1,7 +1,7 @@
 //! UMEM: the arena registered with the kernel for AF_XDP sockets.
 
 use super::unreturned::{self, Unreturned};
-use bywash_frame::{Arena, Buffers, RawFrame};
+use bywash_frame::{Arena, Buffers};
 use bywash_sync::lock;
 use rustix::net::sockopt;
 use rustix::net::xdp::{XdpUmemReg, XdpUmemRegFlags};
@@ -132,11 +132,10 @@ impl Umem {
     /// network namespace of the ports.
     pub fn reclaim(&self, bufs: &mut Buffers) -> usize {
         if self.held() > 0 {
-            let cells = self.unreturned.take(unreturned::is_free);
-            let frames = cells.iter().map(|&cell| RawFrame { addr: self.arena.cell_addr(cell), len: 0, options: 0 });
+            let mut cells = self.unreturned.take(unreturned::is_free);
             // SAFETY: each was in flight through a closed port's socket, was taken from that set once, and the kernel
             // no longer uses it.
-            unsafe { bufs.free_raw(frames) };
+            unsafe { bufs.free_cells(&mut cells) };
         }
         self.held()
     }

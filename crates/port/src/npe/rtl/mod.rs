@@ -235,7 +235,9 @@ impl Engine {
 
     /// Returns whether a frame lies in a channel's pool; the engine reads no other memory.
     pub fn owns(&self, channel: usize, frame: &Frame) -> bool {
-        let cell = frame.addr().checked_sub(self.lanes[channel].base).map(|at| at as usize / self.arena.cell_size());
+        // The byte before the data belongs to the cell, even if the frame is empty and at the cell's end.
+        let inside = frame.addr().wrapping_sub(1).checked_sub(self.lanes[channel].base);
+        let cell = inside.map(|at| at as usize / self.arena.cell_size());
         cell.is_some_and(|cell| cell < self.pool)
     }
 
@@ -250,7 +252,11 @@ impl Engine {
 
     /// Writes a command that sends a channel's packet by `port`, or releases it if `None`. The ring must have room, see
     /// [`Engine::takes`].
-    pub fn command(&mut self, channel: usize, frame: Frame, port: Option<u16>) {
+    pub fn command(&mut self, channel: usize, mut frame: Frame, port: Option<u16>) {
+        if frame.len() == 0 {
+            // The engine finds the cell by the offset, which may be the cell's end.
+            self.arena.reset(&mut frame);
+        }
         let lane = &mut self.lanes[channel];
         let offset = frame.addr() - lane.base;
         let mut command = regs::COMMAND_OFFSET.put(offset) | regs::COMMAND_LENGTH.put(frame.len() as u64);
