@@ -6,7 +6,7 @@
 use super::in_flight::InFlight;
 use super::inject::Injector;
 use super::port::injector;
-use super::socket::{Socket, SocketConfig};
+use super::socket::{Empty, Socket, SocketConfig};
 use super::{Error, LinkInfo, Umem};
 use bywash_frame::{Arena, BATCH, Batch, Buffers};
 
@@ -21,7 +21,8 @@ pub(super) struct Filled {
 }
 
 impl Filled {
-    /// Opens a socket, with buffers in the fill ring if there are any to take them from. They are free after an error.
+    /// Opens a socket, with buffers in the fill ring if there are any to take them from. After an error they are free, or
+    /// [`Umem::reclaim`] frees them when no device has them any more.
     pub fn open(
         umem: &Umem,
         at: (&LinkInfo, u32),
@@ -31,25 +32,24 @@ impl Filled {
     ) -> Result<Self, Error> {
         let arena = umem.arena();
         let mut in_flight = InFlight::new(arena.cells());
-        let empty = match &mut bufs {
+        let addrs = match &mut bufs {
             Some(bufs) => take(bufs, &mut in_flight, arena, config.rings.fill as usize),
             None => vec![],
         };
-        let (error, socket) = match Socket::open(umem, at, config, &empty) {
-            Ok(socket) => match injector(config.transmit, socket.zero_copy, &at.0.name, ahead) {
-                Ok((injector, why)) => return Ok(Self { socket, in_flight, injector, why }),
-                Err(error) => (error, Some(socket)),
-            },
-            Err(error) => (error, None),
+        let empty = Empty { addrs, ..Empty::default() };
+        let opened = Socket::open(umem, at, config, &empty).and_then(|socket| {
+            let (injector, why) = injector(config.transmit, socket.zero_copy, &at.0.name, ahead)?;
+            Ok((socket, injector, why))
+        });
+        let error = match opened {
+            Ok((socket, injector, why)) => return Ok(Self { socket, in_flight, injector, why }),
+            Err(error) => error,
         };
         let mut cells = in_flight.take_all();
-        if socket.as_ref().is_some_and(|socket| socket.zero_copy) {
+        if empty.taken.get() {
             // Kept apart, as when a port is closed: the device may still own these buffers.
             umem.unreturned().put((at.0.index, at.1), cells);
-            return Err(error);
-        }
-        drop(socket);
-        if let Some(bufs) = bufs {
+        } else if let Some(bufs) = bufs {
             // SAFETY: each was taken from the pool above, and the socket in whose ring it was posted is closed.
             unsafe { bufs.free_cells(&mut cells) };
         }

@@ -16,6 +16,7 @@ use rustix::net::xdp::{
 };
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, sockopt};
 use serde::{Deserialize, Serialize};
+use std::cell::Cell;
 use std::ffi::c_void;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::ptr::NonNull;
@@ -192,6 +193,14 @@ pub(crate) struct Socket {
     pub tx_budget: u32,
 }
 
+/// Empty buffers for the fill ring.
+#[derive(Default)]
+pub(super) struct Empty {
+    pub addrs: Vec<u64>,
+    /// Set once a device may have taken them: a socket was bound in zero-copy mode, and may be closed again.
+    pub taken: Cell<bool>,
+}
+
 /// Memory mapping, unmapped when dropped.
 pub(super) struct Mapped {
     pub base: NonNull<c_void>,
@@ -212,12 +221,12 @@ impl Drop for Mapped {
 
 impl Socket {
     /// Opens and binds a socket for one queue: in zero-copy mode first if allowed, then in copy mode. The fill ring
-    /// contains the addresses in `empty`, as far as there is room for them, when the socket is bound.
+    /// contains the buffers in `empty`, as far as there is room for them, when the socket is bound.
     pub(crate) fn open(
         umem: &Umem,
         (link, queue): (&LinkInfo, u32),
         config: &SocketConfig,
-        empty: &[u64],
+        empty: &Empty,
     ) -> Result<Self, Error> {
         config.rings.check()?;
         if !(1..=MAX_TX_SOCKETS).contains(&config.tx_sockets) {
@@ -262,7 +271,7 @@ impl Socket {
         umem: &Umem,
         (link, queue): (&LinkInfo, u32),
         config: &SocketConfig,
-        empty: &[u64],
+        empty: &Empty,
         zero_copy: bool,
     ) -> Result<Self, Error> {
         let start = Instant::now();
@@ -296,7 +305,7 @@ impl Socket {
         umem: &Umem,
         (link, queue): (&LinkInfo, u32),
         config: &SocketConfig,
-        empty: &[u64],
+        empty: &Empty,
         zero_copy: bool,
     ) -> Result<Self, (&'static str, Errno)> {
         for member in umem.members(zero_copy, (link.index, queue)) {
@@ -313,7 +322,7 @@ impl Socket {
         umem: &Umem,
         (link, queue): (&LinkInfo, u32),
         config: &SocketConfig,
-        empty: &[u64],
+        empty: &Empty,
         zero_copy: bool,
         join: Option<&OwnedFd>,
     ) -> Result<Self, (&'static str, Errno)> {
@@ -340,8 +349,8 @@ impl Socket {
         };
         let tx_budget = raise_tx_budget(&fd, sizes.tx);
         // Some drivers (igb) look at the fill ring when they take the queue over, and not again before the first frame.
-        let posted = fill.free(empty.len() as u32);
-        empty.iter().zip(0..posted).for_each(|(&addr, at)| fill.put(at, addr));
+        let posted = fill.free(empty.addrs.len() as u32);
+        empty.addrs.iter().zip(0..posted).for_each(|(&addr, at)| fill.put(at, addr));
         fill.submit(posted);
 
         let bound = match join {
@@ -359,6 +368,9 @@ impl Socket {
             }
         };
         bound.map_err(|e| ("bind", e))?;
+        if zero_copy {
+            empty.taken.set(true);
+        }
         let others = (1..config.tx_sockets).map(|_| transmitter(&fd, link, queue, sizes.tx));
         let others = others.collect::<Result<Vec<_>, _>>()?;
         if config.polling == Polling::BusyPoll {
