@@ -380,28 +380,34 @@ impl AfXdpPort {
         self.let_go(bufs);
     }
 
-    /// Closes the socket and frees the cells the kernel held; in zero-copy mode they are freed when the device is done
-    /// with them.
+    /// Closes the socket and frees the port's cells. Those that the device may still access are freed when it is done
+    /// with them: in zero-copy mode all, and in copy mode all while frames are being sent, because some drivers send
+    /// from the cells themselves (`xsk_build_skb_zerocopy` of the kernel).
     fn let_go(&mut self, bufs: &mut Buffers) {
         if let Some(injector) = self.injector.take() {
             self.counters.tx_refused.add(injector.len() as u64);
         }
-        let mut cells = self.in_flight.take_all();
-        cells.extend(self.order.iter_mut().flat_map(|order| order.take(usize::MAX)));
-        if let Some(frame) = self.long.as_mut().and_then(Long::clear) {
-            bufs.free_one(frame);
-        }
-        if self.zero_copy() {
+        let mut cells = self.take_cells();
+        if self.zero_copy() || self.sending > 0 {
             // Must come before the close, so that a later bind of the queue shows that these cells are free.
             self.umem.unreturned().put((self.index, self.queue), std::mem::take(&mut cells));
         }
         self.socket = None;
-        // SAFETY: `in_flight` says that each was given to the kernel and has not come back. With the socket closed and
-        // its rings unmapped the kernel no longer returns it nor, because of the linger on close, sends from it. A
-        // device only had a copy; in zero-copy mode `cells` is empty here.
+        // SAFETY: each was given to the kernel and has not come back, or is that of an incomplete frame. With the
+        // socket closed and its rings unmapped the kernel no longer returns it; all sending is completed, and in copy
+        // mode no device receives into it.
         unsafe { bufs.free_cells(&mut cells) };
         self.sending = 0;
         self.unkicked = 0;
+    }
+
+    /// Removes and returns all cells that the port has: those the kernel has, and that of an incomplete frame.
+    fn take_cells(&mut self) -> Vec<u32> {
+        let mut cells = self.in_flight.take_all();
+        cells.extend(self.order.iter_mut().flat_map(|order| order.take(usize::MAX)));
+        let incomplete = self.long.as_mut().and_then(Long::clear);
+        cells.extend(incomplete.map(|frame| self.umem.arena().cell_of(frame.into_raw().addr)));
+        cells
     }
 
     /// Frees the frames that no device takes, empty or longer than the port's maximum plus a VLAN tag; returns how

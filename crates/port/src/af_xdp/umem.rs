@@ -121,13 +121,13 @@ impl Umem {
         fit.filter_map(|m| m.socket.upgrade()).collect()
     }
 
-    /// Returns the number of frames of closed zero-copy ports that their devices may still access. They belong to no
-    /// pool until [`Umem::reclaim`] finds that the kernel has taken them from the driver.
+    /// Returns the number of frames of closed ports that their devices may still access: in zero-copy mode, or from
+    /// which they had not finished sending. They belong to no pool until [`Umem::reclaim`] finds that they are done.
     pub fn held(&self) -> usize {
         self.unreturned.len()
     }
 
-    /// Frees the frames of closed zero-copy ports that no device accesses any more; returns how many are still held. If
+    /// Frees the frames of closed ports that no device accesses any more; returns how many are still held. If
     /// there are such frames, makes a few system calls per port, so it is not for workers. Must be called in the
     /// network namespace of the ports.
     pub fn reclaim(&self, bufs: &mut Buffers) -> usize {

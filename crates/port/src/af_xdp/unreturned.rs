@@ -2,8 +2,9 @@
 //!
 //! Closing a zero-copy socket does not stop the device at once: the kernel takes the rings away from the driver later,
 //! in a work item (`xp_put_pool` and `xp_release_deferred` in net/xdp/xsk_buff_pool.c). Until then the device receives
-//! into posted buffers and sends submitted ones. The queue becomes free only when the driver is done (`xp_clear_dev`),
-//! so a successful bind of another socket proves that it is.
+//! into posted buffers and sends submitted ones. In copy mode, the skbs of some drivers consist of the cells' own pages
+//! (`xsk_build_skb_zerocopy` in net/xdp/xsk.c), and keep the closed socket. In both cases the queue becomes free only
+//! when the driver is done (`xp_clear_dev`), so a successful bind of another socket proves that it is.
 
 use bywash_sync::lock;
 use rustix::io::Errno;

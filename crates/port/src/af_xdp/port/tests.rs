@@ -1,3 +1,4 @@
+use super::super::ZeroCopy;
 use super::*;
 use bywash_frame::{Arena, ArenaConfig, PoolConfig, PoolSet};
 use bywash_lab::{End, Namespace, Veth, require, require_lab};
@@ -78,4 +79,39 @@ fn the_fill_ring_has_buffers_when_the_socket_is_bound() {
         })
         .unwrap();
     assert_eq!(pools.verify(), (vec![], vec![]));
+}
+
+/// Runs a test in a namespace with an interface `r0`, with buffers of cells of this size, which must all be back then.
+fn with_veth(cell: usize, test: impl FnOnce(&Namespace, &Arc<Umem>, &mut Buffers) + Send) {
+    let (router, host) = (Namespace::new("pr").unwrap(), Namespace::new("ph").unwrap());
+    Veth::new(End::new(&router, "r0"), End::new(&host, "h0")).create().unwrap();
+    let arena = Arena::new(ArenaConfig { cells: 8192, cell, ..Default::default() }).unwrap();
+    let pools = PoolSet::new(arena, &[PoolConfig::stack("main", 8192)]).unwrap();
+    router.enter(|| test(&router, &Umem::new(pools.arena()), &mut Buffers::attach(&pools, 0))).unwrap();
+    assert_eq!(pools.verify(), (vec![], vec![]));
+}
+
+/// Puts some frames into the TX ring, without a system call.
+fn send(port: &mut AfXdpPort, bufs: &mut Buffers) {
+    let mut batch = Batch::new();
+    assert_eq!(bufs.alloc(&mut batch, 8), 8);
+    batch.as_mut_slice().iter_mut().for_each(|frame| assert!(bufs.arena().write(frame, &[1; 60])));
+    assert_eq!(port.tx_burst(bufs, &mut batch), 8);
+}
+
+#[test]
+fn what_a_copying_socket_has_not_sent_is_not_free_before_the_kernel_has_let_go() {
+    require!(require_lab());
+    with_veth(2048, |router, umem, bufs| {
+        let link = LinkInfo::query("r0").unwrap();
+        let config = SocketConfig { transmit: Transmit::Socket, zero_copy: ZeroCopy::Off, ..SocketConfig::default() };
+        let mut port = AfXdpPort::open(umem, &link, 0, &config).unwrap();
+        port.housekeep(bufs);
+        send(&mut port, bufs);
+        router.ip(&["link", "set", "r0", "down"]).unwrap();
+        let held = port.held();
+        port.close(bufs);
+        assert_eq!((port.held(), umem.held()), (0, held));
+        assert_eq!(umem.settle(bufs, Duration::from_secs(30)), 0);
+    });
 }
