@@ -458,7 +458,7 @@ impl Drop for AfXdpPort {
     /// Leaves the buffers of a port that was never closed to [`Umem::reclaim`]: a port may hold buffers as soon as it
     /// is opened.
     fn drop(&mut self) {
-        let cells = self.in_flight.take_all();
+        let cells = self.take_cells();
         if !cells.is_empty() {
             // Before the socket is closed, as in `let_go`.
             self.umem.unreturned().put((self.index, self.queue), cells);

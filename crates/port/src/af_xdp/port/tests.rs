@@ -115,3 +115,26 @@ fn what_a_copying_socket_has_not_sent_is_not_free_before_the_kernel_has_let_go()
         assert_eq!(umem.settle(bufs, Duration::from_secs(30)), 0);
     });
 }
+
+#[test]
+fn a_port_that_is_not_closed_leaves_all_its_cells() {
+    require!(require_lab());
+    for cell in [2048, 16384] {
+        with_veth(cell, |_, umem, bufs| {
+            let link = LinkInfo::query("r0").unwrap();
+            let config = SocketConfig { transmit: Transmit::Socket, in_order: true, ..SocketConfig::default() };
+            let mut port = AfXdpPort::open(umem, &link, 0, &config).unwrap();
+            port.housekeep(bufs);
+            send(&mut port, bufs);
+            if let Some(long) = &mut port.long {
+                let piece = bufs.alloc_one().unwrap();
+                assert!(long.join(bufs, piece, true).is_none());
+            }
+            assert_eq!((port.order.is_some(), port.long.is_some()), (cell == 2048, cell == 16384));
+            let held = port.held();
+            drop(port);
+            assert_eq!(umem.held(), held);
+            assert_eq!(umem.settle(bufs, Duration::from_secs(30)), 0);
+        });
+    }
+}
