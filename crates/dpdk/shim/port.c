@@ -36,6 +36,10 @@ struct raw {
 	uint32_t options;
 };
 
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23 // linux/mman.h, since 5.14
+#endif
+
 // NOTED of crates/frame, in `options`: the mbuf of the frame's cell says what the frame says, and can be sent as it is.
 #define NOTED (1u << 31)
 
@@ -243,6 +247,12 @@ static int make_mbufs(size_t page)
 	void *at = MAP_FAILED;
 	if (page > 4096)
 		at = mmap(NULL, mbufs_len, PROT_READ | PROT_WRITE, flags | MAP_HUGETLB, -1, 0);
+	// Beyond the limit of a cgroup, pages are mapped without an error, and an access ends the process. Linux before
+	// 5.14 does not know the advice.
+	if (at != MAP_FAILED && madvise(at, mbufs_len, MADV_POPULATE_WRITE) && errno != EINVAL) {
+		munmap(at, mbufs_len);
+		at = MAP_FAILED;
+	}
 	if (at == MAP_FAILED)
 		at = mmap(NULL, mbufs_len, PROT_READ | PROT_WRITE, flags & ~MAP_POPULATE, -1, 0);
 	if (at == MAP_FAILED)

@@ -1,6 +1,7 @@
 //! Page sizes of a mapping: requested and obtained.
 
 use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use serde::{Deserialize, Serialize};
 use std::os::fd::OwnedFd;
@@ -11,6 +12,8 @@ pub(crate) const HUGE: usize = 2 << 20;
 pub(crate) const SMALL: usize = 4096;
 /// `MADV_COLLAPSE` (linux/mman.h, since 6.1): synchronously collapses mapped pages into huge pages.
 const MADV_COLLAPSE: i32 = 25;
+/// Cause of huge pages that are mapped but cannot be populated.
+const LIMITED: &str = "the hugetlb limit of a cgroup is lower";
 
 /// Requested page size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -133,7 +136,18 @@ impl Mapping {
             // kernel may already have removed the reservation, and another thread may have mapped its range.
             // SAFETY: a new mapping at an address of the kernel's choice.
             let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, prot, shared, &fd, 0)? };
-            return Ok((base.cast(), fd));
+            // Beyond the limit of a cgroup, pages are mapped without an error, and an access ends the process.
+            // SAFETY: advice on our own mapping, which changes no contents, and its end.
+            match unsafe { rustix::mm::madvise(base, len, Advice::LinuxPopulateWrite) } {
+                // Linux before 5.14 does not know the advice.
+                Ok(()) | Err(Errno::INVAL) => return Ok((base.cast(), fd)),
+                Err(errno) => {
+                    // SAFETY: as above.
+                    let _ = unsafe { rustix::mm::munmap(base, len) };
+                    let limited = errno == Errno::FAULT;
+                    return Err(if limited { std::io::Error::other(LIMITED) } else { errno.into() });
+                }
+            }
         }
         // The transparent pages need 2 MiB alignment: reserve more than needed, map inside.
         // SAFETY: a fresh anonymous reservation at an address of the kernel's choice.
