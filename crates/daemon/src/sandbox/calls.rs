@@ -196,7 +196,8 @@ pub fn of_broker() -> Result<BpfProgram, BackendError> {
         any(vec![is(0, Op::Eq, family as u64)?, kind, is(2, Op::Eq, protocol as u64)?])
     };
     rules.insert(libc::SYS_socket, sockets.into_iter().map(socket).collect::<Result<_, _>>()?);
-    let requests = [SIOCETHTOOL, SIOCGIFINDEX].into_iter().map(|request| any(vec![is(1, Op::Eq, request)?]));
+    let requests =
+        [SIOCETHTOOL, SIOCGIFINDEX, SIOCGIFNAME].into_iter().map(|request| any(vec![is(1, Op::Eq, request)?]));
     rules.insert(libc::SYS_ioctl, requests.collect::<Result<_, _>>()?);
     rules.insert(libc::SYS_tgkill, vec![any(vec![is(0, Op::Eq, u64::from(std::process::id()))?])?]);
     rules.insert(libc::SYS_prctl, vec![any(vec![is(0, Op::Eq, PR_SET_VMA)?])?]);
@@ -206,6 +207,7 @@ pub fn of_broker() -> Result<BpfProgram, BackendError> {
 /// Requests about interfaces (linux/sockios.h).
 const SIOCETHTOOL: u64 = 0x8946;
 const SIOCGIFINDEX: u64 = 0x8933;
+const SIOCGIFNAME: u64 = 0x8910;
 
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 

@@ -257,6 +257,45 @@ fn features_change_and_come_back_after_a_kill() {
     std::fs::remove_dir_all(path.parent().unwrap()).unwrap();
 }
 
+#[test]
+fn settings_come_back_to_the_interface_that_had_them_whatever_its_name() {
+    require!(require_lab());
+    let net = Net::new();
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("journal.json");
+    let gro = |name: &str| Features::of(name).unwrap().get("rx-gro").unwrap().unwrap();
+    net.router
+        .enter(|| {
+            let was = gro("r0");
+            let mut journal = Journal::open(&path).unwrap();
+            assert!(journal.set(&Features::of("r0").unwrap(), "rx-gro", !was).unwrap());
+            assert!(journal.busy_poll("r0").unwrap());
+            for (from, to) in [("r0", "wan0"), ("r1", "r0")] {
+                net.router.ip(&["link", "set", from, "down"]).unwrap();
+                net.router.ip(&["link", "set", from, "name", to]).unwrap();
+            }
+            Features::of("r0").unwrap().set("rx-gro", !was).unwrap();
+            // The other interface of that name is changed, too, and then removed.
+            assert!(journal.set(&Features::of("r0").unwrap(), "rx-gro", was).unwrap());
+            assert_eq!(journal.changes().len(), 4);
+            assert!(journal.restore().unwrap().is_empty());
+            assert_eq!((gro("wan0"), gro("r0")), (was, !was));
+            assert!(journal.busy_poll("wan0").unwrap(), "was not put back");
+            assert!(journal.restore_of("wan0").unwrap().is_empty());
+
+            assert!(journal.set(&Features::of("r0").unwrap(), "rx-gro", was).unwrap());
+            net.router.ip(&["link", "del", "r0"]).unwrap();
+            net.router.ip(&["link", "add", "r0", "type", "veth", "peer", "name", "other"]).unwrap();
+            let new = gro("r0");
+            assert!(journal.set(&Features::of("r0").unwrap(), "rx-gro", !new).unwrap());
+            assert_eq!(journal.changes().len(), 1, "{:?}", journal.changes());
+            assert!(journal.restore().unwrap().is_empty());
+            assert_eq!(gro("r0"), new);
+            assert!(!path.exists());
+        })
+        .unwrap();
+}
+
 /// Not a test of its own: the process killed by `kill_9_leaves_nothing_attached`.
 #[test]
 #[ignore = "started by another test"]

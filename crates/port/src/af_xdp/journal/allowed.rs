@@ -34,7 +34,7 @@ pub fn is_interface_name(name: &str) -> bool {
 
 /// Checks that a journal may have this change. Errors with the reason if not.
 pub fn check(change: &Change) -> Result<(), String> {
-    let Change { interface, feature, was } = change;
+    let Change { interface, feature, was, .. } = change;
     if !is_interface_name(interface) {
         return Err(format!("{interface:?} is not an interface name"));
     }

@@ -236,7 +236,7 @@ mod tests {
     fn a_written_journal_is_its_owner_s_alone_and_follows_no_link() {
         let (directory, other) = journal();
         let file = JournalFile::new(directory.path().join("new/settings.json"));
-        let change = Change { interface: "eth0".into(), feature: "rx-gro".into(), was: Value::On(true) };
+        let change = Change { interface: "eth0".into(), feature: "rx-gro".into(), was: Value::On(true), index: 2 };
         file.write(std::slice::from_ref(&change)).unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!((mode(&file.path), mode(&directory.path().join("new")) & 0o022), (0o600, 0));

@@ -4,14 +4,20 @@
 //! finds the old value. `bywash restore` runs as root and outside the sandbox, so that a journal is trusted only as far
 //! as it must be: [`allowed`] lists the settings that it may name, [`file`] who may have written it. In a process that
 //! has a [broker], the broker changes the settings and writes the journal.
+//!
+//! Interfaces are recorded by index, too: one that was renamed gets its settings back, and another one that has its
+//! name now keeps its own.
 
 mod allowed;
 mod file;
 
 use super::{Error, Features, napi};
 use crate::broker;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice};
 use serde::{Deserialize, Serialize};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -42,6 +48,39 @@ pub struct Change {
     pub feature: String,
     /// Value before the change.
     pub was: Value,
+    /// Interface index; 0 if it is not known, in a journal of an earlier version.
+    #[serde(default)]
+    pub index: u32,
+}
+
+impl Change {
+    fn new(interface: &str, feature: &str, was: Value) -> Self {
+        let index = index_socket().and_then(|socket| Ok(netdevice::name_to_index(socket, interface)?));
+        Self { interface: interface.into(), feature: feature.into(), was, index: index.unwrap_or(0) }
+    }
+
+    /// Returns whether this is a change of the same setting.
+    fn is_of(&self, other: &Self) -> bool {
+        let known = self.index != 0 && other.index != 0;
+        let same = if known { self.index == other.index } else { self.interface == other.interface };
+        same && self.feature == other.feature
+    }
+
+    /// Returns the interface's present name; `None` if it has gone.
+    fn present_name(&self) -> io::Result<Option<String>> {
+        if self.index == 0 {
+            return Ok(Some(self.interface.clone()));
+        }
+        match netdevice::index_to_name(index_socket()?, self.index) {
+            Err(Errno::NODEV) => Ok(None),
+            name => Ok(Some(name?)),
+        }
+    }
+}
+
+/// Returns a socket to ask the kernel for names and indices of interfaces.
+fn index_socket() -> io::Result<OwnedFd> {
+    Ok(rustix::net::socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?)
 }
 
 /// Act of a journal.
@@ -112,7 +151,7 @@ impl Journal {
     }
 
     /// Restores everything, last change first, and removes the file. Interfaces that are gone took their settings with
-    /// them. Returns the changes that could not be restored; they stay in the file.
+    /// them; those that were renamed are found. Returns the changes that could not be restored; they stay in the file.
     pub fn restore(&mut self) -> Result<Vec<(Change, String)>, Error> {
         self.restored(Act::Restore { interface: None })
     }
@@ -157,21 +196,17 @@ impl Journal {
         if features.get(name)? == Some(on) {
             return Ok(false);
         }
-        let change = Change { interface: interface.into(), feature: name.into(), was: Value::On(!on) };
+        let change = Change::new(interface, name, Value::On(!on));
         self.noting(change, || features.set(name, on))
     }
 
     fn defer_interrupts(&mut self, interface: &str) -> Result<bool, Error> {
         let mut changed = false;
         for (name, value) in [(napi::DEFER, DEFERRED), (napi::FLUSH, FLUSH_AFTER.as_nanos() as u64)] {
-            let failed = |verb: &str, source| Error::Feature {
-                interface: interface.into(),
-                action: format!("{verb} setting `{name}`"),
-                source,
-            };
+            let failed = |verb: &str, source| failed_to(verb, interface, name, source);
             let was = napi::get(interface, name).map_err(|e| failed("read", e))?;
             if was != value {
-                let change = Change { interface: interface.into(), feature: name.into(), was: Value::Number(was) };
+                let change = Change::new(interface, name, Value::Number(was));
                 let set = || napi::set(interface, name, value).map(|()| true).map_err(|e| failed("set", e));
                 changed |= self.noting(change, set)?;
             }
@@ -186,8 +221,10 @@ impl Journal {
             action: format!("record `{}`", change.feature),
             source: io::Error::other(why),
         })?;
-        let known = self.changes.iter().any(|c| c.interface == change.interface && c.feature == change.feature);
+        let known = self.changes.iter().any(|c| c.is_of(&change));
         if !known {
+            // An earlier interface of this name may have taken its settings with it.
+            self.changes.retain(|c| c.interface != change.interface || !matches!(c.present_name(), Ok(None)));
             self.changes.push(change);
             if let Err(why) = self.file.write(&self.changes) {
                 self.changes.pop();
@@ -206,17 +243,13 @@ impl Journal {
         let (wanted, others) = std::mem::take(&mut self.changes).into_iter().partition::<Vec<_>, _>(of);
         let mut failed = Vec::new();
         for change in wanted.into_iter().rev() {
-            let undone = match change.was {
-                Value::On(on) => Features::of(&change.interface).and_then(|f| f.set(&change.feature, on)),
-                Value::Number(number) => {
-                    napi::set(&change.interface, &change.feature, number).map(|()| true).map_err(|source| {
-                        let action = format!("set setting `{}`", change.feature);
-                        Error::Feature { interface: change.interface.clone(), action, source }
-                    })
-                }
+            let undone = match change.present_name() {
+                Ok(None) => Ok(()),
+                Ok(Some(interface)) => set(&interface, &change),
+                Err(source) => Err(failed_to("find", &change.interface, &change.feature, source)),
             };
             match undone {
-                Ok(_) => {}
+                Ok(()) => {}
                 Err(Error::Feature { source, .. }) if source.raw_os_error() == Some(libc::ENODEV) => {}
                 Err(e) => failed.push((change, e.to_string())),
             }
@@ -225,6 +258,19 @@ impl Journal {
         self.file.write(&self.changes)?;
         Ok(failed)
     }
+}
+
+/// Gives an interface's setting the value that it had before the change.
+fn set(interface: &str, change: &Change) -> Result<(), Error> {
+    let name = &change.feature;
+    match change.was {
+        Value::On(on) => Features::of(interface)?.set(name, on).map(drop),
+        Value::Number(was) => napi::set(interface, name, was).map_err(|e| failed_to("set", interface, name, e)),
+    }
+}
+
+fn failed_to(verb: &str, interface: &str, name: &str, source: io::Error) -> Error {
+    Error::Feature { interface: interface.into(), action: format!("{verb} setting `{name}`"), source }
 }
 
 impl Done {
