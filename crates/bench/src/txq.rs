@@ -112,6 +112,8 @@ fn burst(text: &str) -> Result<usize, String> {
 
 /// Warm-up time, for caches and CPU frequency.
 const WARM_UP: Duration = Duration::from_millis(200);
+/// Maximum time for the kernel to release a socket that has not sent everything.
+const LET_GO: Duration = Duration::from_secs(1);
 /// Maximum number of additional measurement intervals to wait for a worker that has sent nothing yet.
 const STARVED: u32 = 50;
 /// Maximum number of attempts to read all counters at one time.
@@ -295,15 +297,18 @@ fn target(args: &TxqArgs, pools: &Arc<PoolSet>, lab: Option<&Arc<Lab>>, cpu: Opt
                 let link = LinkInfo::query(&interface)?;
                 AfXdpPort::open(&umem, &link, 0, &config)
             })??;
-            let lab = lab.clone();
+            let (seen, lab, pools) = (lab.clone(), lab.clone(), pools.clone());
             Target {
                 counters: port.counters(),
                 port: Box::new(port),
                 arrived: Box::new(move || {
-                    let b = lab.topology.b();
+                    let b = seen.topology.b();
                     Ok(counters(&b.ns, &b.interface)?.rx_packets)
                 }),
-                end: Box::new(|| Ok(())),
+                end: Box::new(move || {
+                    lab.topology.r().enter(|| umem.settle(&mut Buffers::attach(&pools, 0), LET_GO))?;
+                    Ok(())
+                }),
             }
         }
         (TxqPort::Pair, _) => {

@@ -37,7 +37,12 @@ impl Net {
     /// Runs a test in the router's namespace, with the UMEM and a worker's buffers of `pools`. Afterwards, all buffers
     /// must be back in their pool.
     pub fn with_buffers(&self, pools: &Arc<PoolSet>, test: impl FnOnce(Arc<Umem>, Buffers) + Send) {
-        self.router.enter(|| test(Umem::new(pools.arena()), Buffers::attach(pools, 0))).unwrap();
+        let run = || {
+            let umem = Umem::new(pools.arena());
+            test(umem.clone(), Buffers::attach(pools, 0));
+            umem.settle(&mut Buffers::attach(pools, 0), patience(Duration::from_secs(60)));
+        };
+        self.router.enter(run).unwrap();
         assert_eq!(pools.verify(), (vec![], vec![]));
     }
 }

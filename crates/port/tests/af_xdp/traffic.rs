@@ -2,9 +2,10 @@
 
 use crate::rig::{Net, R0, R1, Taken, Wire, forward, frame, ipv4, socket};
 use bywash_frame::{Arena, ArenaConfig, Buffers, PoolConfig, PoolSet};
-use bywash_lab::{require, require_lab};
+use bywash_lab::{patience, require, require_lab};
 use bywash_port::Port;
 use bywash_port::af_xdp::{Layout, Polling, SocketConfig, Transmit, Umem};
+use std::time::Duration;
 
 const IPV4: u16 = 0x0800;
 
@@ -82,6 +83,7 @@ fn frames_cross_in(layout: Layout, config: &SocketConfig) {
             a.port.close(&mut bufs);
             b.port.close(&mut bufs);
             assert_eq!(a.port.held() + b.port.held(), 0);
+            umem.settle(&mut bufs, patience(Duration::from_secs(60)));
         })
         .unwrap();
     assert_eq!(pools.verify(), (vec![], vec![]));
