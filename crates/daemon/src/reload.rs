@@ -150,8 +150,7 @@ impl Runtime {
         }
         self.shared.view.reread(&new, false)?;
         let mut undo = vec![];
-        let done = self.carry_out_all(&steps, &mut undo).and_then(|()| self.shared.view.reread(&new, true));
-        let read = match done {
+        let read = match self.carry_out_all(&new, &steps, &mut undo) {
             Ok(read) => read,
             Err(why) => {
                 for undo in undo.into_iter().rev() {
@@ -167,7 +166,8 @@ impl Runtime {
         Ok(lines)
     }
 
-    fn carry_out_all(&mut self, steps: &[Step], undo: &mut Vec<Undo>) -> anyhow::Result<()> {
+    /// Carries out the steps, and has the files read again that `new` names. Returns a line for each change of theirs.
+    fn carry_out_all(&mut self, new: &Config, steps: &[Step], undo: &mut Vec<Undo>) -> anyhow::Result<Vec<String>> {
         let shared = self.shared.clone();
         let number = |name: &str| slots::number(&shared.ports(), name);
         let on = |interface: &str| {
@@ -213,6 +213,7 @@ impl Runtime {
                 slot.set_level(*level)?;
             }
         }
+        let read = shared.view.reread(new, true)?;
         // No step from here on can fail.
         crate::step::reached("reload-sure");
         let pools: Vec<Changed> =
@@ -233,7 +234,7 @@ impl Runtime {
                 _ => {}
             }
         }
-        Ok(())
+        Ok(read)
     }
 
     fn undo(&mut self, undo: Undo) {

@@ -74,6 +74,7 @@ impl Default for BridgeConfig {
 }
 
 /// Control-side state of a flow.
+#[derive(Clone)]
 struct Entry {
     rule: Arc<Rule>,
     /// Set for a flow that a packet made.
@@ -247,6 +248,26 @@ impl FlowControl {
             offload.grace();
         }
         self.changes.clear();
+    }
+
+    /// Makes changes, which are yet to be published. If `make` errors, everything is as before.
+    pub(crate) fn make_all<E>(&mut self, make: impl FnOnce(&mut Self) -> Result<(), E>) -> Result<(), E> {
+        let before = (
+            (self.entries.clone(), self.index.clone(), self.timed.clone(), self.learned),
+            (self.free.clone(), self.leaving.clone(), self.next_slot),
+            (self.groups.clone(), self.meters.clone(), self.meter_slots.clone()),
+            (self.flow_counts.clone(), self.learners.clone(), self.unlearned.clone()),
+        );
+        let changes = self.changes.len();
+        make(self).inspect_err(|_| {
+            (
+                (self.entries, self.index, self.timed, self.learned),
+                (self.free, self.leaving, self.next_slot),
+                (self.groups, self.meters, self.meter_slots),
+                (self.flow_counts, self.learners, self.unlearned),
+            ) = before;
+            self.changes.truncate(changes);
+        })
     }
 
     /// Returns the packets and bytes counted for a slot, summed over all workers.

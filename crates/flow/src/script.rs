@@ -192,16 +192,7 @@ pub fn carry_out(control: &mut FlowControl, items: Vec<Item>) -> Result<usize, S
     }
     let (mut done, mut refused) = (0, None);
     for item in items {
-        let result = match item {
-            Item::Add(flow) => control.add(*flow).map(|()| 1),
-            Item::Mod(flow, strict) => control.modify(*flow, strict),
-            Item::Del(filter, strict) => Ok(control.delete(&filter, strict)),
-            Item::SetGroup { group, new } => control.put_group(group, new).map(|()| 1),
-            Item::DelGroup(id) => Ok(control.take_group(id)),
-            Item::SetMeter { meter, new } => control.put_meter(meter, new).map(|()| 1),
-            Item::DelMeter(id) => Ok(control.take_meter(id)),
-        };
-        match result {
+        match apply(control, item) {
             Ok(n) => done += n,
             Err(why) => {
                 let before =
@@ -213,6 +204,30 @@ pub fn carry_out(control: &mut FlowControl, items: Vec<Item>) -> Result<usize, S
     }
     control.commit();
     refused.map_or(Ok(done), Err)
+}
+
+/// Replaces all flows, groups and meters by those of the lines. Errors with the reason, and changes nothing, if a line
+/// cannot be applied. The workers use the new tables when this returns.
+pub fn replace(control: &mut FlowControl, items: Vec<Item>) -> Result<(), String> {
+    check(&items)?;
+    let all = [Item::Del(Box::default(), false), Item::DelGroup(None), Item::DelMeter(None)];
+    control.make_all(|control| all.into_iter().chain(items).try_for_each(|item| apply(control, item).map(drop)))?;
+    control.commit();
+    Ok(())
+}
+
+/// Applies a line, which is yet to be published. Returns how many flows, groups and meters were changed.
+fn apply(control: &mut FlowControl, item: Item) -> Result<usize, String> {
+    let done = match item {
+        Item::Add(flow) => control.add(*flow).map(|()| 1),
+        Item::Mod(flow, strict) => control.modify(*flow, strict),
+        Item::Del(filter, strict) => Ok(control.delete(&filter, strict)),
+        Item::SetGroup { group, new } => control.put_group(group, new).map(|()| 1),
+        Item::DelGroup(id) => Ok(control.take_group(id)),
+        Item::SetMeter { meter, new } => control.put_meter(meter, new).map(|()| 1),
+        Item::DelMeter(id) => Ok(control.take_meter(id)),
+    };
+    done.map_err(|why| why.to_string())
 }
 
 /// Returns the OpenFlow number of the port with this name: [`OfPort::LOCAL`] if it is the one named `local`; of the

@@ -5,7 +5,7 @@ use bywash_flow::key::KEY_WORDS;
 use bywash_flow::model::FlowFilter;
 use bywash_flow::ops::Op;
 use bywash_flow::pipeline::SwitchPort;
-use bywash_flow::script::{Verb, carry_out, parse};
+use bywash_flow::script::{Verb, carry_out, parse, replace};
 use bywash_flow::syntax::Shown;
 use bywash_sync::Qsbr;
 use bywash_wire::build::Packet;
@@ -113,6 +113,47 @@ fn groups_and_meters_are_replaced_with_the_flows_in_one_version_of_the_tables() 
     let refused = request(&mut control, Verb::Add, looped).unwrap_err();
     assert!(refused.contains("group 3 would run itself; 1 change before it was applied"), "{refused}");
     assert_eq!(control.groups().iter().map(|group| group.spec.id).collect::<Vec<_>>(), [1, 2]);
+}
+
+#[test]
+fn all_flows_are_replaced_or_none() {
+    let config = BridgeConfig { flows: 3, ..BridgeConfig::default() };
+    let ports = (1..=3).map(SwitchPort::numbered).collect();
+    let mut control = FlowControl::new(&Qsbr::new(), ports, config);
+    let lines = |to: u8| {
+        format!(
+            "group_id=1,bucket=output:{to}\nmeter=1 pktps bands=type=drop rate={to}\n\
+             priority=5,actions=meter:1,group:1\npriority=4,idle_timeout=9,ip,actions=learn(table=1)"
+        )
+    };
+    let replace = |control: &mut FlowControl, lines: &str| {
+        replace(control, parse(lines, Verb::Add, &|_| None).map_err(|wrong| wrong.to_string())?)
+    };
+    let shown = |control: &FlowControl| {
+        let groups = control.groups().iter().map(|group| Shown(&group.spec).to_string()).collect::<Vec<_>>();
+        let meters = control.meters().iter().map(|meter| Shown(&meter.spec).to_string()).collect::<Vec<_>>();
+        (flows(control), groups, meters, sent(control), control.pipeline().generation)
+    };
+    assert_eq!(replace(&mut control, &lines(2)), Ok(()));
+    let before = shown(&control);
+    assert_eq!((before.0.len(), &before.3), (2, &vec![2]));
+    for (more, why) in [
+        ("priority=5,check_overlap,ip,actions=drop", "the flow overlaps `priority=5 actions="),
+        ("arp,actions=drop\nipv6,actions=drop", "the tables are full (3 flows)"),
+        ("group_id=2,bucket=group:2", "group 2 would run itself"),
+        ("delete group_id=1", "group 1 does not exist"),
+    ] {
+        let refused = replace(&mut control, &format!("{}\n{more}", lines(3))).unwrap_err();
+        assert!(refused.contains(why) && !refused.contains("applied"), "{refused}");
+        assert_eq!(shown(&control), before, "{more}");
+    }
+    // Nothing of the refused lines is published later.
+    assert_eq!(request(&mut control, Verb::Add, "arp,actions=drop"), Ok(1));
+    assert_eq!((control.len(), sent(&control)), (3, vec![2]));
+    assert_eq!(replace(&mut control, &lines(3)), Ok(()));
+    assert_eq!((control.len(), sent(&control), control.pipeline().generation), (2, vec![3], before.4 + 2));
+    assert_eq!(request(&mut control, DEL, "group_id=1"), Ok(1));
+    assert_eq!(control.len(), 1);
 }
 
 #[test]

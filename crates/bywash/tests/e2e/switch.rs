@@ -465,6 +465,36 @@ fn faults_of_flows_are_located() {
     switch.stop();
 }
 
+/// A reload whose file of flows fails changes neither the flows nor anything else.
+#[test]
+fn a_file_of_flows_is_loaded_as_a_whole() {
+    require!(require_lab());
+    let lab = Lab::new(2);
+    let good = "priority=5,arp,actions=NORMAL\npriority=5,ip,actions=NORMAL\n";
+    let flows = lab.file("flows", good);
+    let section = format!("[switch]\nflows = \"{}\"\n", flows.display());
+    let more = "[[port]]\nkind = \"null\"\nname = \"n\"\n";
+    let switch = lab.run(&["", ""], &format!("{more}{section}"));
+    let shown = || (flow_ok(&switch, &["dump", "--no-stats"]), switch.show(&["ports"]).as_array().unwrap().len());
+    let before = shown();
+    assert_eq!(before.1, 3);
+    // The second line overlaps the first, which is known only once that one is in the table.
+    lab.file("flows", "priority=5,arp,actions=drop\npriority=5,check_overlap,in_port=1,actions=drop\n");
+    lab.file(
+        "bywash.toml",
+        &format!("mode = \"switch\"\n[[port]]\ninterface = \"p1\"\n[[port]]\ninterface = \"p2\"\n{section}"),
+    );
+    let reload = || bywash(switch.namespace(), &["reload", "--socket", switch.socket().to_str().unwrap()]);
+    let refused = reload();
+    assert!(refused.stderr.contains("nothing changed") && refused.stderr.contains("overlaps"), "{refused:?}");
+    assert_eq!(shown(), before);
+    lab.assert_reaches(1, 2);
+    lab.file("flows", good);
+    assert_eq!(reload().ok().unwrap().stdout, "port n removed\n");
+    assert_eq!(shown(), (before.0, 2));
+    switch.stop();
+}
+
 #[test]
 fn a_trace_shows_the_reason() {
     require!(require_lab());

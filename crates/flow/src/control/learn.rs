@@ -15,7 +15,7 @@ fn learn_key(spec: &FlowSpec) -> LearnKey {
 }
 
 /// Numbers of actions that learn flows of one table and cookie.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Learners {
     all: usize,
     /// Number of those with `delete_learned`: the learned flows are deleted with the last of them.

@@ -3,7 +3,7 @@
 use anyhow::Context as _;
 use bywash_flow::control::FlowControl;
 use bywash_flow::model::OfPort;
-use bywash_flow::script::{self as flows, Item, Verb};
+use bywash_flow::script::{self as flows, Verb};
 use bywash_port::broker;
 use bywash_sync::lock;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -36,7 +36,7 @@ impl FlowFile {
     /// Replaces all flows, groups and meters by those of the file's text. `names` returns the number of a port.
     ///
     /// # Errors
-    /// If a line is wrong: nothing has changed then. If the tables are full: they have the lines before that one.
+    /// If a line is wrong or cannot be applied: nothing has changed then.
     pub fn load(
         &self,
         control: &mut FlowControl,
@@ -46,9 +46,7 @@ impl FlowFile {
         let path = self.path.display();
         let lines = flows::parse(text, Verb::Add, names)
             .map_err(|wrong| anyhow::anyhow!("{path}:{}:{}: {}", wrong.line, wrong.error.column, wrong.error.what))?;
-        let all = Item::Del(Box::default(), false);
-        let items = [all, Item::DelGroup(None), Item::DelMeter(None)].into_iter().chain(lines).collect();
-        flows::carry_out(control, items).map_err(|why| anyhow::anyhow!("{path}: {why}"))?;
+        flows::replace(control, lines).map_err(|why| anyhow::anyhow!("{path}: {why}"))?;
         *lock(&self.loaded) = Some(hash(text));
         Ok(())
     }
