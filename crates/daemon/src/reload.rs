@@ -30,7 +30,8 @@ enum Undo {
     Remove(usize),
     /// Open the port again that was removed.
     Open(usize, Box<PortConfig>, Option<Level>),
-    Level(usize, Level),
+    /// Configure the port's previous level, and request the one that was requested.
+    Level(usize, Level, Option<Level>),
     /// Let workers allocate from the previous pool.
     Pool(Changed),
 }
@@ -205,12 +206,13 @@ impl Runtime {
             }
         }
         for step in steps {
-            if let Step::Level(name, _, level) = step {
+            if let Step::Level(name, was, level) = step {
                 let mut ports = self.shared.ports();
                 let found = ports.iter_mut().find(|(_, slot)| slot.config.name == *name);
                 let (at, slot) = found.context("no such port")?;
-                undo.extend(slot.asked().map(|before| Undo::Level(*at, before)));
-                slot.set_level(*level)?;
+                let requested = slot.level;
+                slot.configure_level(*level, None)?;
+                undo.push(Undo::Level(*at, *was, requested));
             }
         }
         let read = shared.view.reread(new, true)?;
@@ -250,7 +252,10 @@ impl Runtime {
             Undo::Open(at, port, level) => {
                 self.add_port_at(at, &port, level).with_context(|| format!("port `{}`", port.name))
             }
-            Undo::Level(at, level) => self.shared.ports().get_mut(&at).map_or(Ok(()), |slot| slot.set_level(level)),
+            Undo::Level(at, level, requested) => {
+                let mut ports = self.shared.ports();
+                ports.get_mut(&at).map_or(Ok(()), |slot| slot.configure_level(level, requested))
+            }
         };
         if let Err(e) = done {
             tracing::error!("reload: a step could not be undone: {e:#}");

@@ -20,7 +20,7 @@ pub type Tried = (u32, bool, u32);
 pub struct PortSlot {
     /// Configuration with which it was opened.
     pub config: PortConfig,
-    /// Level requested since then. It applies to an interface that has come back, too.
+    /// Level requested since the configuration set one. It applies to an interface that has come back, too.
     pub level: Option<Level>,
     /// XDP program; `None` if the port has none, or its interface is gone.
     pub xdp: Option<Xdp>,
@@ -75,6 +75,14 @@ impl PortSlot {
         Ok(())
     }
 
+    /// Configures a level, which applies unless another one is `requested`. On error nothing changes.
+    pub fn configure_level(&mut self, level: Level, requested: Option<Level>) -> anyhow::Result<()> {
+        self.set_level(requested.unwrap_or(level))?;
+        self.level = requested;
+        self.config.af_xdp.iter_mut().for_each(|af_xdp| af_xdp.level = level);
+        Ok(())
+    }
+
     /// Returns whether the port waits for its interface.
     pub fn is_gone(&self) -> bool {
         self.config.kind == PortKind::AfXdp && self.xdp.is_none()
@@ -124,6 +132,25 @@ pub fn programs(ports: &mut Ports) -> impl Iterator<Item = &mut Xdp> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_configured_level_replaces_a_request() {
+        let config = |level: Level| {
+            let mut config = PortConfig::interface("a");
+            config.af_xdp.get_or_insert_default().level = level;
+            config
+        };
+        let mut slot = PortSlot::new(&mut Opened::none(&config(Level::Auto)), vec![]);
+        slot.set_level(Level::User).unwrap();
+        let kept = [Level::Auto, Level::Kernel].map(|level| slot.requested_for(&config(level)));
+        assert_eq!((slot.asked(), kept), (Some(Level::User), [Some(Level::User), None]));
+        slot.configure_level(Level::Kernel, None).unwrap();
+        let kept = [Level::Auto, Level::Kernel].map(|level| slot.requested_for(&config(level)));
+        assert_eq!((slot.asked(), kept), (Some(Level::Kernel), [None; 2]));
+        // A reload that fails restores both.
+        slot.configure_level(Level::Auto, Some(Level::User)).unwrap();
+        assert_eq!((slot.asked(), slot.requested_for(&config(Level::Auto))), (Some(Level::User), Some(Level::User)));
+    }
 
     #[test]
     fn numbers_stay_and_are_used_again() {

@@ -292,9 +292,15 @@ fn a_port_that_is_opened_again_keeps_its_level() {
     let asked = |port: &str| running.placement(port)["configured"].clone();
     assert_eq!((asked("r0"), ping()), ("user".into(), 5));
     // The file may set another level.
-    file.write(&config(&[("r0", "level = \"kernel\"\nrx_burst = 64"), ("r1", "level = \"auto\"")]));
-    reload(&running, &[]).ok().unwrap();
-    assert_eq!((asked("r0"), asked("r1")), ("kernel".into(), "user".into()));
+    let with = |level: &str, burst: u8| {
+        let lines = format!("level = \"{level}\"\nrx_burst = {burst}");
+        file.write(&config(&[("r0", &lines), ("r1", "level = \"auto\"")]));
+        reload(&running, &[]).ok().unwrap();
+        asked("r0")
+    };
+    assert_eq!((with("kernel", 64), asked("r1")), ("kernel".into(), "user".into()));
+    // A level that the file had for some time does not stay.
+    assert_eq!((with("user", 64), with("kernel", 32)), ("user".into(), "kernel".into()));
     running.stop();
 }
 
