@@ -9,10 +9,10 @@ use crate::diff::Step;
 use crate::ports::places;
 use crate::runtime::Runtime;
 use crate::shared::Shared;
-use crate::slots::{self, PortSlot};
+use crate::slots::{self, Opening, PortSlot, Ports};
 use crate::workers::{ANSWER, Shown};
-use anyhow::{Context as _, bail};
-use bywash_config::{Config, PoolPlan};
+use anyhow::{Context as _, bail, ensure};
+use bywash_config::{Config, PoolPlan, PortConfig};
 use bywash_engine::{Change, PORTS};
 use bywash_frame::{Pool, PoolConfig};
 use std::sync::Arc;
@@ -37,18 +37,20 @@ impl Shared {
         for slot in ports.values().filter(|slot| !reopened(slot)) {
             slot.queues.iter().for_each(|(_, worker)| needed[*worker] += slot.config.frames());
         }
-        let mut at = slots::free(&ports);
-        drop(ports);
-        for step in steps {
-            let (Step::Add(port) | Step::Reopen(port, _)) = step else { continue };
-            let places = places(port, at, self.workers.len()).with_context(|| format!("port `{}`", port.name))?;
-            places.into_iter().for_each(|(_, worker)| needed[worker] += port.frames());
-            at += usize::from(matches!(step, Step::Add(_)));
-            if at > PORTS {
-                bail!("port `{}`: there can be {PORTS} ports", port.name);
-            }
+        for (port, workers) in self.opened(&ports, steps)? {
+            workers.into_iter().for_each(|worker| needed[worker] += port.frames());
         }
         Ok(needed)
+    }
+
+    /// Returns the ports that `steps` open, each with the worker of each queue.
+    fn opened<'a>(&self, ports: &Ports, steps: &'a [Step]) -> anyhow::Result<Vec<(&'a PortConfig, Vec<usize>)>> {
+        let of = |Opening { at, port, .. }: Opening<'a>| {
+            ensure!(at < PORTS, "port `{}`: there can be {PORTS} ports", port.name);
+            let places = places(port, at, self.workers.len()).with_context(|| format!("port `{}`", port.name))?;
+            Ok((port, places.into_iter().map(|(_, worker)| worker).collect()))
+        };
+        slots::openings(ports, steps).into_iter().map(of).collect()
     }
 
     /// Returns the workers that have queues of each port, after `steps`.
@@ -65,12 +67,7 @@ impl Shared {
         let stay = ports.values().filter(|slot| !goes(slot));
         let mut owners: Vec<Vec<usize>> =
             stay.map(|slot| slot.queues.iter().map(|(_, worker)| *worker).collect()).collect();
-        let mut at = slots::free(&ports);
-        for step in steps {
-            let (Step::Add(port) | Step::Reopen(port, _)) = step else { continue };
-            owners.push(places(port, at, self.workers.len())?.into_iter().map(|(_, worker)| worker).collect());
-            at += usize::from(matches!(step, Step::Add(_)));
-        }
+        owners.extend(self.opened(&ports, steps)?.into_iter().map(|(_, workers)| workers));
         Ok(owners)
     }
 

@@ -9,7 +9,7 @@ use crate::pools::Changed;
 use crate::ports::places;
 use crate::runtime::{LAST_FRAMES, Runtime};
 use crate::shared::{Ask, Shared};
-use crate::slots::{self, PortSlot};
+use crate::slots::{self, Opening, PortSlot};
 use crate::successor::Successor;
 use crate::workers;
 use crate::workers::ANSWER;
@@ -171,39 +171,27 @@ impl Runtime {
     fn carry_out_all(&mut self, new: &Config, steps: &[Step], undo: &mut Vec<Undo>) -> anyhow::Result<Vec<String>> {
         let shared = self.shared.clone();
         let number = |name: &str| slots::number(&shared.ports(), name);
-        let on = |interface: &str| {
-            let ports = shared.ports();
-            ports.iter().find(|(_, slot)| slot.config.interface.as_deref() == Some(interface)).map(|(at, _)| *at)
-        };
         for step in steps {
             if let Step::Pool(workers, _, config) = step {
                 undo.push(Undo::Pool(self.change_pool(workers.clone(), config)?));
             }
         }
-        // A port on an interface that another port still has is added after that port is removed.
-        let mut later = vec![];
-        for step in steps {
-            if let Step::Add(port) = step {
-                match port.interface.as_deref().and_then(on) {
-                    Some(before) => later.push((port, before)),
-                    None => self.add_port(port, None, undo)?,
-                }
-            }
+        let openings = slots::openings(&shared.ports(), steps);
+        let at_once = |new: &Opening<'_>| new.held_by.is_none() && !shared.ports().contains_key(&new.at);
+        let (first, others): (Vec<_>, Vec<_>) = openings.into_iter().partition(at_once);
+        for new in first {
+            self.add_port(&new, undo)?;
         }
         crate::step::reached("reload-added");
-        for (port, before) in later {
+        // Ports may exchange their interfaces.
+        for before in others.iter().filter_map(|opening| opening.held_by) {
             undo.extend(self.remove_port(before));
             crate::step::reached("reload-removed");
-            self.add_port(port, None, undo)?;
         }
-        for step in steps {
-            if let Step::Reopen(port, _) = step {
-                let at = number(&port.name);
-                let level = at.and_then(|at| self.shared.ports().get(&at)?.requested_for(port));
-                undo.extend(at.and_then(|at| self.remove_port(at)));
-                crate::step::reached("reload-closed");
-                self.add_port(port, level, undo)?;
-            }
+        for opening in others {
+            undo.extend(self.remove_port(opening.at));
+            crate::step::reached("reload-closed");
+            self.add_port(&opening, undo)?;
         }
         for step in steps {
             if let Step::Level(name, was, level) = step {
@@ -262,9 +250,9 @@ impl Runtime {
         }
     }
 
-    /// Adds a port under a free number.
-    fn add_port(&mut self, port: &PortConfig, level: Option<Level>, undo: &mut Vec<Undo>) -> anyhow::Result<()> {
-        let at = slots::free(&self.shared.ports());
+    /// Adds a port, with a record of how to remove it.
+    fn add_port(&mut self, opening: &Opening<'_>, undo: &mut Vec<Undo>) -> anyhow::Result<()> {
+        let Opening { at, port, level, .. } = *opening;
         self.add_port_at(at, port, level).with_context(|| format!("port `{}`", port.name))?;
         undo.push(Undo::Remove(at));
         Ok(())

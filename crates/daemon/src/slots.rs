@@ -1,11 +1,12 @@
 //! The ports of the running instance, by number: at the start the order in the file, which reloads may change.
 
+use crate::diff::Step;
 use crate::liveness::Life;
 use crate::ports::{Opened, Xdp};
 use bywash_config::{Level, PortConfig, PortKind};
 use bywash_port::af_xdp::XdpCounters;
 use bywash_port::{PortCounters, TxQueueStats};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Ports by number; free numbers are absent.
@@ -119,9 +120,48 @@ pub fn number(ports: &Ports, name: &str) -> Option<usize> {
     ports.iter().find(|(_, slot)| slot.config.name == name).map(|(at, _)| *at)
 }
 
-/// Returns the lowest free number.
-pub fn free(ports: &Ports) -> usize {
-    ports.keys().enumerate().position(|(n, at)| n != *at).unwrap_or(ports.len())
+/// Port that a reload opens.
+pub struct Opening<'a> {
+    /// Number that it gets.
+    pub at: usize,
+    pub port: &'a PortConfig,
+    /// Level requested for it, if it is opened again.
+    pub level: Option<Level>,
+    /// Number of the other port that has its interface until then.
+    pub held_by: Option<usize>,
+}
+
+/// Returns the ports that `steps` open. A port that is opened again keeps its number. A new one gets the lowest free
+/// number; one on the interface of a port that is removed may get the number of that port.
+pub fn openings<'a>(ports: &Ports, steps: &'a [Step]) -> Vec<Opening<'a>> {
+    let held_by = |port: &PortConfig| {
+        let has_it = |slot: &PortSlot| slot.config.interface == port.interface && slot.config.name != port.name;
+        port.interface.as_ref().and_then(|_| ports.iter().find(|(_, slot)| has_it(slot))).map(|(at, _)| *at)
+    };
+    let reopened = steps.iter().filter_map(|step| match step {
+        Step::Reopen(port, _) => {
+            let at = number(ports, &port.name)?;
+            Some(Opening { at, port, level: ports[&at].requested_for(port), held_by: held_by(port) })
+        }
+        _ => None,
+    });
+    let added = steps.iter().filter_map(|step| if let Step::Add(port) = step { Some(port) } else { None });
+    let mut added: Vec<_> = added.map(|port| (port, held_by(port))).collect();
+    added.sort_by_key(|(_, held_by)| held_by.is_some());
+    let is_removed = |at: &usize| {
+        let name = &ports[at].config.name;
+        steps.iter().any(|step| matches!(step, Step::Remove(removed) if removed == name))
+    };
+    let mut taken: BTreeSet<usize> = ports.keys().copied().collect();
+    let added = added.into_iter().map(|(port, held_by)| {
+        if let Some(at) = held_by.filter(is_removed) {
+            taken.remove(&at);
+        }
+        let at = (0..).find(|at| !taken.contains(at)).unwrap_or_default();
+        taken.insert(at);
+        Opening { at, port, level: None, held_by }
+    });
+    reopened.chain(added).collect()
 }
 
 /// Returns the XDP programs of the ports that have one.
@@ -155,11 +195,30 @@ mod tests {
     #[test]
     fn numbers_stay_and_are_used_again() {
         let slot = |name: &str| PortSlot::new(&mut Opened::none(&PortConfig::interface(name)), vec![]);
-        let mut ports: Ports = ["a", "b", "c"].map(slot).into_iter().enumerate().collect();
+        let mut ports: Ports = ["a", "b", "c", "d"].map(slot).into_iter().enumerate().collect();
         ports.remove(&1);
-        assert_eq!((number(&ports, "a"), number(&ports, "b"), number(&ports, "c")), (Some(0), None, Some(2)));
-        assert_eq!(free(&ports), 1);
-        ports.insert(1, slot("d"));
-        assert_eq!((number(&ports, "d"), free(&ports)), (Some(1), 3));
+        let numbers = ["a", "b", "c"].map(|name| number(&ports, name));
+        assert_eq!(numbers, [Some(0), None, Some(2)]);
+        let on = |name: &str, interface: &str| PortConfig { name: name.into(), ..PortConfig::interface(interface) };
+        let again = |port: PortConfig| Step::Reopen(port, String::new());
+        let opened = |steps: &[Step]| -> Vec<(String, usize, Option<usize>)> {
+            let openings = openings(&ports, steps);
+            openings.iter().map(|opening| (opening.port.name.clone(), opening.at, opening.held_by)).collect()
+        };
+        let expected = |all: &[(&str, usize, Option<usize>)]| {
+            all.iter().map(|(name, at, held_by)| ((*name).to_owned(), *at, *held_by)).collect::<Vec<_>>()
+        };
+        let steps = [Step::Add(on("e", "e")), again(on("d", "d")), Step::Add(on("f", "f")), again(on("a", "a"))];
+        assert_eq!(opened(&steps), expected(&[("d", 3, None), ("a", 0, None), ("e", 1, None), ("f", 4, None)]));
+        // Ports on interfaces of others: one that is removed, and two that exchange theirs.
+        let steps = [
+            Step::Add(on("e", "c")),
+            again(on("a", "d")),
+            again(on("d", "a")),
+            Step::Add(on("f", "f")),
+            Step::Remove("c".into()),
+        ];
+        let all = [("a", 0, Some(3)), ("d", 3, Some(0)), ("f", 1, None), ("e", 2, Some(2))];
+        assert_eq!(opened(&steps), expected(&all));
     }
 }

@@ -304,6 +304,47 @@ fn a_port_that_is_opened_again_keeps_its_level() {
     running.stop();
 }
 
+/// Ports exchange their interfaces, and one takes the interface of a port that goes.
+#[test]
+fn interfaces_move_between_ports() {
+    require!(require_lab());
+    let lab = Topology::router().unwrap();
+    let file = File::new(&config(&[("r0", "name = \"wan\""), ("r1", "name = \"lan\"")]));
+    let running = file.run(&lab);
+    let ports = || {
+        let ports = running.show(&["ports"]).as_array().unwrap().clone();
+        ports.iter().map(|port| serde_json::json!([port["name"], port["id"], port["interface"]])).collect::<Value>()
+    };
+    let reaches = || Ping::to(lab.b().v4).count(3).run(&lab.a().ns).unwrap().received == 3;
+    assert_eq!(ports(), serde_json::json!([["wan", 0, "r0"], ["lan", 1, "r1"]]));
+    file.write(&config(&[("r1", "name = \"wan\""), ("r0", "name = \"lan\"")]));
+    reload(&running, &[]).ok().unwrap();
+    assert_eq!(ports(), serde_json::json!([["wan", 0, "r1"], ["lan", 1, "r0"]]));
+    running.wait("packets to pass", |_| reaches());
+    file.write(&config(&[("r0", "name = \"wan\""), ("r1", "name = \"new\"")]));
+    reload(&running, &[]).ok().unwrap();
+    assert_eq!(ports(), serde_json::json!([["wan", 0, "r0"], ["new", 1, "r1"]]));
+    running.wait("packets to pass", |_| reaches());
+    end(running);
+}
+
+/// A port that is opened again takes the buffers of the worker that has served it.
+#[test]
+fn a_port_that_is_opened_again_keeps_its_worker() {
+    require!(require_lab());
+    let lab = Topology::builder().ports(3).build().unwrap();
+    let text = |burst: u8| {
+        let port = |n: usize| format!("[[port]]\ninterface = \"r{n}\"\nqueues = [0]\nlevel = \"user\"\n");
+        format!("[workers]\ncount = 2\n{}tx_burst = {burst}\n{}{}", port(0), port(1), port(2))
+    };
+    let file = File::new(&text(32));
+    let running = file.run(&lab);
+    file.write(&text(16));
+    assert_eq!(reload(&running, &[]).ok().unwrap().stdout, "port r0 opened again: tx_burst 32 -> 16\n");
+    assert_eq!(Ping::to(lab.b().v4).count(3).wait(PATIENCE).run(&lab.a().ns).unwrap().received, 3);
+    end(running);
+}
+
 #[test]
 fn workers_move_to_other_cpus() {
     require!(require_lab());
