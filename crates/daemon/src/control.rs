@@ -237,7 +237,8 @@ impl Runtime {
         applied.ports_back.iter().for_each(|back| self.reattach(back));
     }
 
-    /// Checks whether frames can be redirected to the ports' interfaces: with a veth, that depends on its peer.
+    /// Checks whether frames can be redirected to the ports' interfaces: with a veth, that depends on its peer. Enables
+    /// programs that could not be enabled.
     fn refresh_targets(&mut self) {
         if self.asked.elapsed() < ASK {
             return;
@@ -249,6 +250,7 @@ impl Runtime {
         self.asked = Instant::now();
         let mut ports = self.shared.ports();
         // `count` asks every program; `any` would stop at the first change.
+        programs(&mut ports).for_each(Xdp::retry);
         let news = programs(&mut ports).filter(|xdp| xdp.query_target()).count() > 0;
         let native = programs(&mut ports).any(|xdp| xdp.program.is_native() && xdp.level() == Level::Driver);
         programs(&mut ports).for_each(|xdp| xdp.log_target(native));

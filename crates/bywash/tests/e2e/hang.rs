@@ -6,10 +6,10 @@ use rustix::process::Signal;
 use std::io;
 
 /// A stopped thread of another process. Dropping this resumes it, and must happen on the thread that stopped it.
-struct Stopped(libc::pid_t);
+pub struct Stopped(libc::pid_t);
 
 impl Stopped {
-    fn new(thread: libc::pid_t) -> io::Result<Self> {
+    pub fn new(thread: libc::pid_t) -> io::Result<Self> {
         // SAFETY: neither request takes memory arguments.
         unsafe {
             if libc::ptrace(libc::PTRACE_SEIZE, thread, 0, 0) != 0

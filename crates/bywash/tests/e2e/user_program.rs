@@ -1,5 +1,6 @@
 //! Programs of the user's own on a port: one that Bywash runs first, and one that was there before.
 
+use crate::hang::Stopped;
 use crate::harness::{Bywash, PATIENCE, assert_detached, bound, bywash, program};
 use crate::reload::{File, config, reload};
 use bywash_lab::{Output, Ping, Probe, Reason, Snapshot, Topology, has_tool, require, require_lab, wait_until};
@@ -336,4 +337,40 @@ fn a_program_of_another_owner_is_refused_only_where_ours_would_be() {
     lab.r().ip(&["link", "set", "dev", "r0", "xdp", "off"]).unwrap();
     datagrams.reaches(0);
     running.stop();
+}
+
+/// A program that was attached while ours was detached, because a worker hung, keeps the port from user space only as
+/// long as it stays.
+#[test]
+fn a_port_is_taken_over_again_once_no_other_program_is_in_the_way() {
+    require!(require_lab(), has_compiler());
+    let directory = tempfile::tempdir().unwrap();
+    let nine = compile(directory.path(), 9);
+    let lab = lab();
+    let mut running = File::new(&with("")).run(&lab);
+    let level = |running: &Bywash, port: &str| running.placement(port)["level"].clone();
+    let thread = running.show(&["workers"])[0]["thread"].as_u64().unwrap();
+    let stopped = Stopped::new(thread as i32).unwrap();
+    running.wait("the port to be left to the kernel", |running| level(running, "r0") == "kernel");
+    if running.placement("r0")["mode"] != "tc" {
+        println!("SKIP: kernel without tcx (6.6)");
+        drop(stopped);
+        running.stop();
+        return;
+    }
+    let other = ["link", "set", "dev", "r0", "xdpgeneric", "obj", nine.to_str().unwrap(), "sec", "xdp.frags"];
+    lab.r().ip(&other).unwrap();
+    drop(stopped);
+    running.wait("the other port to be taken over again", |running| level(running, "r1") == "user");
+    let shown = running.placement("r0");
+    let why = shown["why"].as_str().unwrap();
+    assert!(shown["level"] == "kernel" && why.contains("already runs XDP program `discard`"), "{shown}");
+    assert!(pings(&lab), "{}", running.log());
+    lab.r().ip(&["link", "set", "dev", "r0", "xdpgeneric", "off"]).unwrap();
+    running.wait("the port to be taken over again", |running| level(running, "r0") == "user");
+    let before = running.counter("r0", "rx_packets");
+    assert!(pings(&lab) && running.counter("r0", "rx_packets") > before, "{}", running.log());
+    assert_eq!(running.log().matches("already runs XDP program `discard`").count(), 1, "{}", running.log());
+    assert!(running.signalled(Signal::TERM).success(), "{}", running.log());
+    assert_detached(lab.r());
 }

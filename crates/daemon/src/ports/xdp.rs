@@ -27,6 +27,8 @@ pub struct Xdp {
     pub(super) halted: Option<String>,
     /// Set once [`Xdp::begin`] has let the program hand over frames.
     pub(super) begun: bool,
+    /// Reason for which the program could not be enabled, or disabled, since the last change; tried again every second.
+    pub(super) failed: Option<String>,
     /// Reason for which the kernel rejected the forwarding program, if it did.
     pub(super) refused: Option<Arc<str>>,
     /// Set if the kernel forwards both IPv4 and IPv6.
@@ -145,8 +147,23 @@ impl Xdp {
         self.halted.clone().or_else(|| self.related())
     }
 
-    /// Registers the sockets and enables the program, unless level or relations leave every frame to the kernel.
+    /// Enables the program if that has failed.
+    pub fn retry(&mut self) {
+        if self.failed.is_some() && self.enable().is_ok() {
+            tracing::info!("{}: level {} at last: {}", self.interface, self.level().name(), self.why());
+        }
+    }
+
+    /// Registers the sockets and enables the program, unless level or relations leave every frame to the kernel. An
+    /// error stays visible as the reason for the level until it succeeds.
     fn enable(&mut self) -> anyhow::Result<()> {
+        self.failed = None;
+        let done = self.try_enable();
+        self.failed = done.as_ref().err().map(|why| format!("{why:#}"));
+        done
+    }
+
+    fn try_enable(&mut self) -> anyhow::Result<()> {
         for (queue, socket) in self.sockets.drain(..) {
             self.program.set_socket(queue, std::os::fd::AsFd::as_fd(&socket))?;
         }
@@ -179,7 +196,8 @@ impl Xdp {
     }
 
     fn placed(&self) -> (Level, Cow<'static, str>) {
-        self.left().map_or_else(|| self.wanted(), |why| (Level::Kernel, why.into()))
+        let left = self.left().or_else(|| self.failed.clone());
+        left.map_or_else(|| self.wanted(), |why| (Level::Kernel, why.into()))
     }
 
     /// Returns the level, and the reason for it, at which frames are forwarded unless all are left to the kernel.
@@ -231,7 +249,11 @@ impl Xdp {
         if !self.begun {
             return Ok(());
         }
-        self.enable().inspect_err(|_| self.level = before)
+        self.enable().inspect_err(|_| {
+            self.level = before;
+            // An error of the previous level is retried.
+            let _ = self.enable();
+        })
     }
 
     /// Sets whether the kernel forwards, on which level `auto` depends.
@@ -241,8 +263,7 @@ impl Xdp {
             return Ok(());
         }
         tracing::info!("{}: level {} now: {}", self.interface, self.level().name(), self.why());
-        // Tried again with the next reading of the kernel's policies.
-        if self.begun { self.enable().inspect_err(|_| self.kernel_forwards = !on) } else { Ok(()) }
+        if self.begun { self.enable() } else { Ok(()) }
     }
 
     /// Returns the CPUs that send the frames the driver forwards from this port, with the number of frames each has
