@@ -1,8 +1,8 @@
 //! Answers that are made piece by piece, as fast as the client takes them.
 
-use crate::{Rows, error};
+use crate::Rows;
+use crate::serve::internal_error;
 use axum::body::Body;
-use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use http_body::Frame;
 use hyper::body::Bytes;
@@ -42,7 +42,7 @@ pub async fn answer(rows: Box<dyn Rows>) -> Response {
         Ok((text, rest)) => (format!("[{text}"), rest),
         Err(why) => {
             broken(&why);
-            return error(StatusCode::INTERNAL_SERVER_ERROR, "internal error", "see the log; please report it");
+            return internal_error();
         }
     };
     let kind = [("content-type", "application/json")];

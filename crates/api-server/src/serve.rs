@@ -357,8 +357,15 @@ async fn metrics(State(instance): State<Shared>) -> Response {
 /// Lets [`READING`] requests be answered at once, in the order of their arrival.
 async fn in_turn(State(turns): State<Arc<Semaphore>>, request: Request, next: Next) -> Response {
     // The semaphore is never closed.
-    let _turn = turns.acquire().await;
-    next.run(request).await
+    let turn = turns.acquire_owned().await;
+    // A task of its own makes the answer and has the turn until then, even if the client disconnects: otherwise the
+    // thread would go on, and others who disconnect could take more threads.
+    let made = tokio::spawn(async move {
+        let response = next.run(request).await;
+        drop(turn);
+        response
+    });
+    made.await.unwrap_or_else(|_| internal_error())
 }
 
 /// Rejects all requests but GET and HEAD.
@@ -382,8 +389,13 @@ async fn spoken(kind: &'static str, ask: impl FnOnce() -> Result<String, String>
     match tokio::task::spawn_blocking(ask).await {
         Ok(Ok(text)) => ([("content-type", kind)], text).into_response(),
         Ok(Err(why)) => error(StatusCode::BAD_REQUEST, &why, ""),
-        Err(_) => error(StatusCode::INTERNAL_SERVER_ERROR, "internal error", "see the log; please report it"),
+        Err(_) => internal_error(),
     }
+}
+
+/// Answers after a panic, or another error that the log has.
+pub fn internal_error() -> Response {
+    error(StatusCode::INTERNAL_SERVER_ERROR, "internal error", "see the log; please report it")
 }
 
 /// Answers with an error: the problem, and what the client can do.

@@ -403,6 +403,39 @@ fn readers_leave_threads_to_those_who_change_something() {
 }
 
 #[test]
+fn readers_who_disconnect_take_no_further_threads() {
+    let mut place = Place::new();
+    let reading = place.socket().with_file_name("read.sock");
+    place.addresses.reading = Some(Address { path: reading.clone(), group: None });
+    let slow = Arc::new(Slow::default());
+    let _server = place.start_with(slow.clone());
+    let ask = || {
+        let mut stream = UnixStream::connect(&reading).unwrap();
+        stream.write_all(b"GET /v1/ports HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+        stream
+    };
+    let first = [ask(), ask()];
+    let asked = || slow.asked.load(Ordering::Relaxed);
+    while asked() < first.len() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    drop(first);
+    // No thread answers these requests: each comes after the server has seen what happened before.
+    let others_are_served = || (0..20).for_each(|_| assert_eq!(request(place.socket(), "GET", "/v1/version").0, 200));
+    others_are_served();
+    let next: Vec<_> = (0..16).map(|_| ask()).collect();
+    others_are_served();
+    let threads = asked();
+    slow.let_go_on();
+    assert_eq!(threads, 2);
+    for mut stream in next {
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.contains("200 OK"), "{answer}");
+    }
+}
+
+#[test]
 fn tables_are_compared_for_one_client_at_a_time() {
     let place = Place::new();
     let slow = Arc::new(Slow::default());
