@@ -159,7 +159,7 @@ impl Runtime {
             let slot = ports.get_mut(&at).context("it is no longer configured")?;
             // Held until the port is back: a level requested meanwhile is either found here or finds the program.
             xdp.begin(&self.relations, slot.level)?;
-            slot.counters.extend(counters);
+            slot.add_counters(counters);
             (slot.queues, slot.xdp) = (queues, Some(xdp));
             Ok(())
         });

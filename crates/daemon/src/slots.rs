@@ -27,7 +27,7 @@ pub struct PortSlot {
     pub xdp: Option<Xdp>,
     /// Counters that the program had when the interface went; they go on with the next one.
     last: Option<XdpCounters>,
-    /// Counters of every end, of those before its interface was recreated, too.
+    /// Counters of every end, and of those before its interface was recreated.
     pub counters: Vec<Arc<PortCounters>>,
     /// Queues, each with the worker that polls it.
     pub queues: Vec<(u32, usize)>,
@@ -94,6 +94,15 @@ impl PortSlot {
         let xdp = self.xdp.take()?;
         self.last = xdp.program.counters().ok();
         Some(xdp)
+    }
+
+    /// Adds the counters of new ends. Those of ends that are closed, whose only owner is the slot, become one.
+    pub fn add_counters(&mut self, new: impl IntoIterator<Item = Arc<PortCounters>>) {
+        let closed = Arc::new(PortCounters::default());
+        let is_closed = |end: &mut Arc<PortCounters>| Arc::strong_count(end) == 1;
+        self.counters.extract_if(.., is_closed).for_each(|end| closed.add(&end));
+        self.counters.push(closed);
+        self.counters.extend(new);
     }
 
     /// Returns the counters of the XDP program, or those that it had when the interface went; `None` if the port never
@@ -172,6 +181,28 @@ pub fn programs(ports: &mut Ports) -> impl Iterator<Item = &mut Xdp> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn counters_of_closed_ends_become_one() {
+        let mut slot = PortSlot::new(&mut Opened::none(&PortConfig::interface("a")), vec![]);
+        let received = |slot: &PortSlot| slot.counters.iter().map(|end| end.rx_packets.get()).sum::<u64>();
+        // An end that its worker has not closed yet goes on counting.
+        let late = Arc::new(PortCounters::default());
+        slot.add_counters([late.clone()]);
+        for n in 1..10 {
+            let ends = [1, 2].map(|_| Arc::new(PortCounters::default()));
+            slot.add_counters(ends.clone());
+            ends.iter().for_each(|end| {
+                end.rx_packets.add(5);
+                end.tx_waiting.set(7);
+            });
+            late.rx_packets.add(1);
+            assert_eq!((received(&slot), slot.counters.len()), (11 * n, 4));
+        }
+        drop(late);
+        slot.add_counters([]);
+        assert_eq!((received(&slot), slot.counters.len(), slot.counters[0].tx_waiting.get()), (99, 1, 0));
+    }
 
     #[test]
     fn a_configured_level_replaces_a_request() {

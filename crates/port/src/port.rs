@@ -191,6 +191,50 @@ pub struct PortCounters {
     pub tx_waiting: Counter,
 }
 
+impl PortCounters {
+    /// Adds the counters of an end that is closed, at which nothing waits any more.
+    pub fn add(&self, closed: &Self) {
+        // Every counter is named.
+        let Self {
+            rx_packets,
+            rx_bytes,
+            tx_packets,
+            tx_bytes,
+            rx_no_buffer,
+            rx_ring_full,
+            invalid,
+            tx_full,
+            tx_refused,
+            rx_wakeups,
+            tx_wakeups,
+            polls,
+            busy_polls,
+            tx_reordered,
+            tx_done,
+            tx_waiting: _,
+        } = closed;
+        for (to, from) in [
+            (&self.rx_packets, rx_packets),
+            (&self.rx_bytes, rx_bytes),
+            (&self.tx_packets, tx_packets),
+            (&self.tx_bytes, tx_bytes),
+            (&self.rx_no_buffer, rx_no_buffer),
+            (&self.rx_ring_full, rx_ring_full),
+            (&self.invalid, invalid),
+            (&self.tx_full, tx_full),
+            (&self.tx_refused, tx_refused),
+            (&self.rx_wakeups, rx_wakeups),
+            (&self.tx_wakeups, tx_wakeups),
+            (&self.polls, polls),
+            (&self.busy_polls, busy_polls),
+            (&self.tx_reordered, tx_reordered),
+            (&self.tx_done, tx_done),
+        ] {
+            to.add(from.get());
+        }
+    }
+}
+
 fn get<S: serde::Serializer>(c: &Counter, s: S) -> Result<S::Ok, S::Error> {
     s.serialize_u64(c.get())
 }
