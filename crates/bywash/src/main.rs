@@ -87,8 +87,8 @@ fn dispatch(cli: Cli) -> anyhow::Result<()> {
     }
 }
 
-/// Returns the configuration: the file or the interfaces, then the options on top, then the checks.
-/// Returns the configuration that the arguments name; it may name the `awaited` interfaces, although they are gone.
+/// Returns the configuration that the arguments name: the file or the interfaces, with the options on top, after the
+/// checks. It may name the `awaited` interfaces, although they are gone.
 fn configure(args: &RunArgs, awaited: Vec<String>) -> Result<Config, ConfigErrors> {
     let mut draft = match &args.config {
         Some(file) => Draft::read(file)?,
