@@ -151,9 +151,9 @@ impl Shared {
             } else if let (Step::Pool(_, before, is), Some((_, Some(choice)))) =
                 (step, choices.iter_mut().find(|(chosen, _)| *chosen == worker))
             {
-                let why = format!("{} would be better, but takes {wanted} buffers, and {room} are spare", is.kind);
-                tracing::warn!("pool {}: it stays {}: {why}; set pool.reserve", before.name, before.kind);
-                *choice = Choice { kind: before.kind, why: format!("{}; {why}", choice.why), ..choice.clone() };
+                let but = format!("{} would be better, but takes {wanted} buffers, and {room} are spare", is.kind);
+                let why = format!("{}; {but}: set pool.reserve", choice.why);
+                *choice = Choice { kind: before.kind, why, ..choice.clone() };
             }
         }
         changes.extend(choices.into_iter().map(|(worker, choice)| Step::Choose(worker, choice)));

@@ -63,7 +63,7 @@ impl Shared {
         Ok((new, steps))
     }
 
-    /// Returns the steps from the running configuration to `new`.
+    /// Returns the steps from the running configuration to `new`. Logs nothing: they may be for a dry run.
     fn steps(&self, new: &Config) -> anyhow::Result<Vec<Step>> {
         let steps = diff(&self.config(), new).map_err(|all| anyhow::anyhow!("{}", all.join("; ")))?;
         let cpus = self.cpu_steps(new)?;
