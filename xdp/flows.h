@@ -13,6 +13,7 @@
 #define FLOW_RECORDS 32          /* the first segment with records; the index is in those before it */
 #define FLOW_SLOTS 16            /* slots of a bucket, which is a cache line */
 #define FLOW_END ((1u << 23) - 1) /* bits of a slot that name a direction of a record */
+#define FLOW_HEADER 16           /* words of the header that are used */
 #define FLOW_STATE 7             /* word of a record with its generation and its checksum changes */
 /* Words from the header on, in front of the first record: number of reported candidates, weights of tuples, reports. */
 #define FLOW_REPORTED 16
@@ -44,12 +45,35 @@ static __always_inline volatile __u64 *flow_words(void *flows, __u32 at, const _
 	return &s->words[at & (BYWASH_SEGMENT - words)];
 }
 
-static __always_inline volatile __u64 *flow_record(__u32 end, const int v6)
+static __always_inline __u32 flow_record_words(const int v6)
 {
-	const __u32 words = v6 ? 16 : 8;
+	return v6 ? 14 : 8;
+}
 
-	return flow_words(v6 ? (void *)&flows6 : (void *)&flows4, FLOW_RECORDS * BYWASH_SEGMENT + (end >> 1) * words,
-			  words);
+/* Returns the header: the words in front of the first record. */
+static __always_inline volatile __u64 *flow_header(const int v6)
+{
+	return flow_words(v6 ? (void *)&flows6 : (void *)&flows4, FLOW_RECORDS * BYWASH_SEGMENT, FLOW_HEADER);
+}
+
+/* Returns the record at word `at` behind the header, whose segment is `front`; NULL if its segment does not exist. */
+static __always_inline volatile __u64 *flow_record(void *flows, struct segment *front, __u32 at, const int v6)
+{
+	const __u32 words = flow_record_words(v6);
+
+	if (!v6)
+		return at < BYWASH_SEGMENT ? &front->words[at & (BYWASH_SEGMENT - words)] :
+					     flow_words(flows, FLOW_RECORDS * BYWASH_SEGMENT + at, words);
+	if (at >= BYWASH_SEGMENT) {
+		front = fib_segment(flows, FLOW_RECORDS * BYWASH_SEGMENT + at);
+		if (!front)
+			return NULL;
+		at &= BYWASH_SEGMENT - 1;
+	}
+	/* As in flow_words(). None crosses the end of its segment, but the verifier does not know. */
+	barrier_var(front);
+	barrier_var(at);
+	return at <= BYWASH_SEGMENT - words ? &front->words[at] : NULL;
 }
 
 /* Returns the first two slots of the bucket of a hash. */
@@ -134,7 +158,7 @@ static __always_inline volatile __u64 *flow_candidate(void *flows, __u32 hash, v
 static __always_inline volatile __u64 *flow_find(void *flows, const __u64 *addresses, __u64 rest, __u32 *direction,
 						 const int v6)
 {
-	const __u32 words = v6 ? 16 : 8;
+	const __u32 words = flow_record_words(v6);
 	struct segment *front = fib_segment(flows, FLOW_RECORDS * BYWASH_SEGMENT);
 
 	if (!front)
@@ -164,10 +188,7 @@ static __always_inline volatile __u64 *flow_find(void *flows, const __u64 *addre
 				/* True for another hash, and for an empty slot. */
 				if (likely(end - 1 >= FLOW_END))
 					continue;
-				__u32 at = (end >> 1) * words;
-				volatile __u64 *record =
-					at < BYWASH_SEGMENT ? &front->words[at & (BYWASH_SEGMENT - words)] :
-					flow_words(flows, FLOW_RECORDS * BYWASH_SEGMENT + at, words);
+				volatile __u64 *record = flow_record(flows, front, (end >> 1) * words, v6);
 				if (!record)
 					continue;
 				volatile __u64 *key = record + (end & 1) * (v6 ? 8 : 2);
@@ -199,7 +220,7 @@ static __attribute__((noinline)) volatile __u64 *flow_find6(const __u64 *address
  * due. `rest` is that of flow_find4(). Global, like fib_lookup4(). */
 __attribute__((noinline)) int flow_miss4(__u64 addresses, __u64 rest)
 {
-	volatile __u64 *header = flow_record(0, 0), *reported = flow_front(&flows4, FLOW_REPORTED, 1);
+	volatile __u64 *header = flow_header(0), *reported = flow_front(&flows4, FLOW_REPORTED, 1);
 
 	if (!header || !reported || !header[0])
 		return 0;
@@ -215,7 +236,7 @@ __attribute__((noinline)) int flow_miss4(__u64 addresses, __u64 rest)
 __attribute__((noinline)) int flow_miss6(__u64 source, __u64 source_low, __u64 destination, __u64 destination_low,
 					 __u64 rest)
 {
-	volatile __u64 *header = flow_record(0, 1), *reported = flow_front(&flows6, FLOW_REPORTED, 1);
+	volatile __u64 *header = flow_header(1), *reported = flow_front(&flows6, FLOW_REPORTED, 1);
 
 	if (!header || !reported || !header[0])
 		return 0;
@@ -235,7 +256,7 @@ __attribute__((noinline)) int flow_miss6(__u64 source, __u64 source_low, __u64 d
 /* Resets the weight of the tuple of a TCP packet that opens or closes a connection and belongs to no flow. */
 __attribute__((noinline)) int flow_forget4(__u64 addresses, __u64 rest)
 {
-	volatile __u64 *header = flow_record(0, 0);
+	volatile __u64 *header = flow_header(0);
 
 	if (header && header[0])
 		flow_forget(&flows4, flow_hash_of4(header, addresses, rest));
@@ -245,7 +266,7 @@ __attribute__((noinline)) int flow_forget4(__u64 addresses, __u64 rest)
 __attribute__((noinline)) int flow_forget6(__u64 source, __u64 source_low, __u64 destination, __u64 destination_low,
 					   __u64 rest)
 {
-	volatile __u64 *header = flow_record(0, 1);
+	volatile __u64 *header = flow_header(1);
 
 	if (header && header[0])
 		flow_forget(&flows6, flow_hash_of6(header, source, source_low, destination, destination_low, rest));

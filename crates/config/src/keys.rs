@@ -135,8 +135,8 @@ pub static ROUTER: Section = Section {
             .doc(
                 "Maximum number of connections that are forwarded past the kernel's nf_tables rules and connection \
                  tracking: established ones, every packet of which the rules accept. All others are left to the \
-                 kernel. Memory is only used where rules let connections pass: 8 MiB at first, then 64 bytes for each \
-                 IPv4 connection, 128 for each IPv6 one, and some 16 more. 0: the kernel forwards whatever its rules \
+                 kernel. Memory is only used where rules let connections pass: 4 MiB at first, then 64 bytes for each \
+                 IPv4 connection, 112 for each IPv6 one, and some 16 more. 0: the kernel forwards whatever its rules \
                  apply to.",
             )
             .example("0"),

@@ -1,9 +1,10 @@
 //! The layout of a flow table's memory, which the XDP program reads as well (`xdp/flows.h`).
 //!
 //! Segments before [`RECORDS`] hold the index: buckets of one cache line, each of 16 slots of 32 bits. A slot names a
-//! direction of a record, and has nine bits of its hash. The other segments hold the records, of one cache line for
-//! IPv4 and two for IPv6; the header and the [`candidates`](super::candidates) take the place of the first records.
-//! Segments are made when they are needed, the first ones with the first generation.
+//! direction of a record, and has nine bits of its hash. The other segments hold the records, of 64 bytes for IPv4 and
+//! 112 for IPv6; the header and the [`candidates`](super::candidates) take the place of the first records. A record
+//! that would cross the end of its segment is left out: the program reads one segment at a time. Segments are made when
+//! they are needed, that of the header with the first generation.
 //!
 //! Addresses and ports are in packet order, so that they are compared and written without conversion.
 
@@ -57,7 +58,12 @@ pub(super) const STATE: usize = 7;
 
 /// Returns the number of words of a record whose tuples have `N` words of addresses.
 pub(super) const fn record_words<const N: usize>() -> usize {
-    if N == 1 { 8 } else { 16 }
+    if N == 1 { 8 } else { 14 }
+}
+
+/// Returns whether a record crosses the end of a segment, and is not used.
+pub(super) const fn crosses<const N: usize>(record: u32) -> bool {
+    record_at::<N>(record) % SEGMENT_WORDS > SEGMENT_WORDS - record_words::<N>()
 }
 
 /// Returns the number of the first record.

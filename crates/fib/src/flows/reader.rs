@@ -3,7 +3,7 @@
 use super::Traffic;
 use super::layout::{
     BUCKET, END, KEYS, Key, Keys, PACKETS, SIZE, SLOTS, STATE, Size, Sums, addresses_at, bytes_at, generation_at, hash,
-    record_at, rest_at, second,
+    record_at, record_words, rest_at, second,
 };
 use crate::region::Region;
 use std::sync::atomic::Ordering;
@@ -125,7 +125,9 @@ impl<const N: usize> FlowTable<N> {
             };
             view.prefetch(next as u32);
             if N > 1 && out.is_some() {
+                // A record lies in two cache lines or three.
                 view.prefetch((next + 8) as u32);
+                view.prefetch((next + record_words::<N>() - 1) as u32);
             }
         }
         for ((key, hash), out) in keys.iter().zip(hashes).zip(out) {

@@ -385,28 +385,57 @@ fn packets_and_bytes_are_counted_by_direction() {
     }
 }
 
-#[test]
-fn a_million_flows_take_less_than_128_mib() {
+fn a_million_flows(family: u32) {
     let domain = Qsbr::new();
     let mut flows = Flows::new(&domain, [None, None], 1_000_000).unwrap();
     assert_eq!(flows.memory(), 0);
     flows.set_generation(1);
     let tables = flows.reader();
-    assert_eq!(finds(&tables, &flow(2)), [false; 2]);
+    let nth = |n: u32| flow(2 * n + family);
+    assert_eq!(finds(&tables, &nth(1)), [false; 2]);
     for n in 0..1_000_000 {
-        flows.insert(&flow(2 * n), 1).unwrap_or_else(|why| panic!("{why:?} after {n} flows"));
+        flows.insert(&nth(n), 1).unwrap_or_else(|why| panic!("{why:?} after {n} flows"));
         if n == 1000 {
             assert!(flows.memory() <= 4 * SEGMENT + 4096, "{}", flows.memory());
         }
     }
-    assert_eq!(flows.insert(&flow(2_000_000), 1), Err(Refused::Full));
+    assert_eq!(flows.insert(&nth(1_000_000), 1), Err(Refused::Full));
+    // With the first segment of the other family.
     assert!(flows.memory() < 128 << 20, "{} bytes", flows.memory());
-    println!("{} bytes, {} buckets", flows.memory(), tables.v4.size().buckets());
+    println!("{} bytes", flows.memory());
     for n in 0..1_000_000 {
-        let flow = flow(2 * n);
-        let (tuple, port, ..) = ends(&flow, (n & 1) as usize);
-        assert!(tables.v4.lookup(&key4(flow.protocol, &tuple, port).unwrap()).is_some());
+        let flow = nth(n);
+        let (tuple, port, leaves, by) = ends(&flow, (n & 1) as usize);
+        assert_eq!(looked_up(&tables, flow.protocol, &tuple, port), Some((leaves, by)), "{flow:?}");
     }
+}
+
+#[test]
+fn a_million_ipv4_flows_take_less_than_128_mib() {
+    a_million_flows(0);
+}
+
+#[test]
+fn a_million_ipv6_flows_take_less_than_128_mib() {
+    a_million_flows(1);
+}
+
+/// The program reads one segment at a time.
+#[test]
+fn no_record_crosses_the_end_of_a_segment() {
+    let mut flows = Flows::new(&Qsbr::new(), [None, None], usize::MAX).unwrap();
+    flows.set_generation(1);
+    let (mut ends, mut passed) = (0, 0);
+    let mut last = 0;
+    for n in 0..5 * SEGMENT as u32 / 112 {
+        let record = flows.insert(&flow(2 * n + 1), 1).unwrap().0 & !V6;
+        let (from, to) = (layout::record_at::<4>(record), layout::record_at::<4>(record + 1) - 1);
+        assert_eq!(from / layout::SEGMENT_WORDS, to / layout::SEGMENT_WORDS, "record {record}");
+        ends += usize::from(last > 0 && record == last + 2);
+        passed += usize::from(last > 0 && record > last + 2);
+        last = record;
+    }
+    assert!(ends >= 4 && passed == 0, "{ends} records left out");
 }
 
 #[test]
@@ -459,7 +488,8 @@ fn shared_memory_is_made_with_the_flows_and_full_when_it_is_refused() {
     let mut flows = Flows::new(&domain, [Some(lent(3)), Some(lent(0))], usize::MAX).unwrap();
     assert!(made.lock().unwrap().is_empty());
     flows.set_generation(1);
-    assert_eq!(made.lock().unwrap()[..], [layout::RECORDS, 0]);
+    assert_eq!(made.lock().unwrap()[..], [layout::RECORDS]);
+    assert!(!finds(&flows.reader(), &flow(0))[0]);
     assert_eq!(flows.insert(&flow(1), 1), Err(Refused::Full));
     let mut n = 0;
     let last = loop {

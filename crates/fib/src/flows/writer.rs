@@ -8,7 +8,7 @@
 
 use super::layout::{
     BASE, BUCKETS, END, KEYS, Key, Keys, PACKETS, RECORDS, SEGMENT_WORDS, SEGMENTS, SIZE, SLOTS, STATE, Size, Sums,
-    addresses_at, bytes_at, first_record, generation_at, hash, record_at, record_words, rest_at, second,
+    addresses_at, bytes_at, crosses, first_record, generation_at, hash, record_at, record_words, rest_at, second,
 };
 use super::reader::{FlowTable, Hit};
 use super::{Refused, Traffic};
@@ -127,6 +127,10 @@ impl<const N: usize> Writer<N> {
             Some(size) => size,
             None => self.begin()?,
         };
+        if self.index == 0 {
+            self.commit(0)?;
+            self.index = 1;
+        }
         let hashes = keys.map(|key| hash(&self.table.keys, &key));
         if keys.iter().zip(hashes).any(|(key, hash)| self.find_slot(size, hash, key).is_some()) {
             return Err(Refused::Known);
@@ -252,14 +256,13 @@ impl<const N: usize> Writer<N> {
         started.inspect_err(|_| self.table.region.grace()).ok()
     }
 
-    /// Makes the first segments.
+    /// Makes the first segment of records, whose front the candidates need. That of the index is made with the first
+    /// flow: until then, readers find only zeros there, or no segment.
     fn begin(&mut self) -> Result<Size, Refused> {
         if self.records == 0 {
             self.commit(RECORDS)?;
             self.records = 1;
         }
-        self.commit(0)?;
-        self.index = 1;
         let header = record_at::<N>(0);
         for (i, key) in self.table.keys.into_iter().take(2 * N + 3).enumerate() {
             self.store(header + KEYS + i, key);
@@ -292,6 +295,9 @@ impl<const N: usize> Writer<N> {
     fn record(&mut self) -> Result<u32, Refused> {
         if let Some(record) = self.free.pop() {
             return Ok(record);
+        }
+        if crosses::<N>(self.top) {
+            self.top += 1;
         }
         let end = record_at::<N>(self.top) + record_words::<N>();
         if end > (RECORDS + self.records) * SEGMENT_WORDS {
