@@ -74,7 +74,7 @@ static __always_inline int count(__u32 id, int reason, int verdict)
 	COUNT(TO_USER) COUNT(PASS_DISABLED) COUNT(PASS_NO_SOCKET) COUNT(PASS_NOT_MINE) COUNT(PASS_VLAN)
 	COUNT(PASS_ETHERTYPE) COUNT(PASS_OPTIONS) COUNT(PASS_LOCAL) COUNT(PASS_MULTICAST) COUNT(PASS_LINK_LOCAL)
 	COUNT(PASS_RESERVED) COUNT(PASS_SUPERFRAME) COUNT(PASS_SHORT) COUNT(PASS_ROUTE) COUNT(PASS_RETURNED)
-	COUNT(PASS_POLICY) COUNT(PASS_SOURCE) COUNT(TO_PROGRAM) COUNT(DROP_PROGRAM)
+	COUNT(PASS_POLICY) COUNT(PASS_SOURCE) COUNT(TO_PROGRAM) COUNT(DROP_PROGRAM) COUNT(PASS_UNFINISHED)
 	}
 #else
 	c->frames[reason & 31]++;
@@ -92,7 +92,8 @@ static __always_inline int to_socket(const struct bywash_port *port, struct xdp_
 	return count(port->id, TO_USER, XDP_REDIRECT);
 }
 
-static __always_inline int to_user(const struct frame *f, struct xdp_md *ctx)
+/* Hands a frame to user space, whatever is in it. */
+static __always_inline int to_user_as_it_is(const struct frame *f, struct xdp_md *ctx)
 {
 #ifndef BYWASH_SWITCH
 	if (unlikely(f->flags & (BYWASH_KERNEL4 | BYWASH_KERNEL6 | BYWASH_DEFRAG)) && is_left_to_kernel(f))
@@ -101,6 +102,16 @@ static __always_inline int to_user(const struct frame *f, struct xdp_md *ctx)
 	if (bpf_xdp_get_buff_len(ctx) > f->port->max_frame)
 		return count(f->port->id, PASS_SUPERFRAME, XDP_PASS);
 	return to_socket(f->port, ctx);
+}
+
+static __always_inline int to_user(const struct frame *f, struct xdp_md *ctx)
+{
+#ifndef BYWASH_SWITCH
+	if (unlikely(f->flags & BYWASH_PARTIAL || f->port->sending & BYWASH_CHUNKS) && !(f->flags & BYWASH_RAW) &&
+	    is_unfinished(f))
+		return count(f->port->id, PASS_UNFINISHED, XDP_PASS);
+#endif
+	return to_user_as_it_is(f, ctx);
 }
 
 #ifndef BYWASH_PLAIN

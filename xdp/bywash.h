@@ -32,6 +32,7 @@ enum bywash_reason {
 	PASS_STATION,     /* from a station that the bridge has yet to learn, or has to hear again */
 	TO_MEMBER,        /* forwarded unchanged by this program to another member of the bridge */
 	PASS_BRIDGED,     /* to another member, but left to the kernel: ARP, neighbour discovery, too long */
+	PASS_UNFINISHED,  /* only the kernel can finish it: perhaps several datagrams, or a checksum within a tunnel */
 	BYWASH_REASONS,
 };
 
@@ -57,8 +58,8 @@ enum bywash_flag {
 	BYWASH_RULES = 1 << 15,  /* policy routing rules decide, too; never set with BYWASH_FORWARD */
 };
 
-/* Flags of egress and ingress ports under policy routing rules (rules.h), of bridge members, and of ports with
- * macvlans. */
+/* Flags of egress and ingress ports under policy routing rules (rules.h), of bridge members, of ports with macvlans, and
+ * of generic XDP. */
 enum bywash_sending {
 	BYWASH_TARGET = 1 << 0,       /* packets may be sent on the port */
 	BYWASH_TAKES_FRAMES = 1 << 1, /* its device takes redirected frames */
@@ -69,6 +70,7 @@ enum bywash_sending {
 	BYWASH_BRIDGED = 1 << 6,      /* instead of BYWASH_ENABLED: the port is a bridge's member (bridge.h) */
 	BYWASH_MACVLANS = 1 << 7,     /* the port has macvlans, with addresses of their own (vlan.h) */
 	BYWASH_FILTERS = 1 << 8,      /* with BYWASH_BRIDGED: the bridge filters VLANs */
+	BYWASH_CHUNKS = 1 << 9,       /* generic XDP, and checksums may be unfinished: UDP may be several datagrams */
 };
 
 /* Defines an array map of `entries` values that the process maps into its memory. */

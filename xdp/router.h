@@ -93,6 +93,76 @@ static __always_inline int is_left_to_kernel(const struct frame *f)
 	}
 }
 
+/* Returns whether the IP packet behind VXLAN's or Geneve's headers, if there are any, has an unfinished checksum. `udp`
+ * is the UDP header before them. */
+static __always_inline int unfinished_within(const __u8 *udp, const void *end)
+{
+	const __u8 *tunnel = udp + sizeof(struct udphdr);
+	__u32 options = 0;
+
+	if (tunnel + 8 > (const __u8 *)end)
+		return 0;
+	/* Geneve has the type of the frame here (RFC 8926 3.4), VXLAN 0. */
+	if (*(const __be16 *)(tunnel + 2) == bpf_htons(ETH_P_TEB))
+		options = (*tunnel & 0x3f) * 4;
+	const __u8 *ip = tunnel + 8 + options + ETH_HLEN;
+	if (ip + sizeof(struct iphdr) > (const __u8 *)end)
+		return 0;
+	const struct iphdr *ip4 = (const void *)ip;
+	const struct ipv6hdr *ip6 = (const void *)ip;
+	switch (*(const __be16 *)(ip - 2)) {
+	case bpf_htons(ETH_P_IP):
+		return ip4->ihl == 5 && !is_fragment4(ip4) &&
+		       unfinished(ip4->protocol, ip4 + 1, end, bpf_ntohs(ip4->tot_len) - sizeof(*ip4), &ip4->saddr, 2);
+	case bpf_htons(ETH_P_IPV6):
+		return (const void *)(ip6 + 1) <= end &&
+		       unfinished(ip6->nexthdr, ip6 + 1, end, bpf_ntohs(ip6->payload_len), &ip6->saddr, 8);
+	default:
+		return 0;
+	}
+}
+
+/* Returns whether there may be an unfinished checksum that user space does not find: in a packet within a tunnel, or that
+ * of SCTP, which it cannot tell from a finished one. */
+static __always_inline int hides_checksum(__u8 proto, const void *l4, const void *end)
+{
+	if (proto == IPPROTO_UDP)
+		return unfinished_within(l4, end);
+	return proto == IPPROTO_IPIP || proto == IPPROTO_IPV6 || proto == IPPROTO_GRE || proto == IPPROTO_SCTP ||
+	       proto == IPPROTO_MPLS;
+}
+
+/* Returns whether only the kernel can finish a packet. Besides checksums (hides_checksum()), with generic XDP it may be
+ * several datagrams: a sender's (UDP_SEGMENT), or merged by GRO. Their length is not in the packet, and their checksum is
+ * unfinished. UDP may follow extension headers. */
+static __always_inline int is_unfinished(const struct frame *f)
+{
+	const struct iphdr *ip4 = f->data + ETH_HLEN;
+	const struct ipv6hdr *ip6 = f->data + ETH_HLEN;
+	int chunks = f->port->sending & BYWASH_CHUNKS;
+
+	if ((void *)(ip4 + 1) > f->end)
+		return 0;
+	switch (ether_type(f)) {
+	case bpf_htons(ETH_P_IP):
+		if (*(const __u8 *)ip4 != 0x45 || is_fragment4(ip4))
+			return 0;
+		return hides_checksum(ip4->protocol, ip4 + 1, f->end) ||
+		       (chunks && ip4->protocol == IPPROTO_UDP &&
+			unfinished(IPPROTO_UDP, ip4 + 1, f->end, bpf_ntohs(ip4->tot_len) - sizeof(*ip4), &ip4->saddr, 2));
+	case bpf_htons(ETH_P_IPV6):
+		if ((void *)(ip6 + 1) > f->end || ip6->version != 6)
+			return 0;
+		if (chunks && (ip6->nexthdr == IPPROTO_ROUTING || ip6->nexthdr == IPPROTO_DSTOPTS))
+			return 1;
+		return hides_checksum(ip6->nexthdr, ip6 + 1, f->end) ||
+		       (chunks && ip6->nexthdr == IPPROTO_UDP &&
+			unfinished(IPPROTO_UDP, ip6 + 1, f->end, bpf_ntohs(ip6->payload_len), &ip6->saddr, 8));
+	default:
+		return 0;
+	}
+}
+
 static __always_inline const struct bywash_port *port_of(__u32 ifindex);
 
 #ifdef BYWASH_PLAIN
@@ -311,6 +381,8 @@ static __always_inline int payload_exception(const struct frame *f, const void *
 		if (f->flags & BYWASH_PARTIAL && (v6 || !is_fragment4(ip4)) &&
 		    unlikely(unfinished(proto, l4, f->end, len, v6 ? (void *)&ip6->saddr : &ip4->saddr, v6 ? 8 : 2)))
 			return TO_USER;
+		if (f->flags & BYWASH_PARTIAL && proto != IPPROTO_TCP && hides_checksum(proto, l4, f->end))
+			return PASS_UNFINISHED;
 	}
 	return NEXT;
 }

@@ -270,6 +270,8 @@ static __always_inline int translate(struct frame *f, struct translation *t, voi
 	if (f->flags & BYWASH_PARTIAL &&
 	    unlikely(unfinished(proto, l4, f->end, f->gso_size ? longest - head : len, addresses, v6 ? 8 : 2)))
 		return TO_USER;
+	if (f->flags & BYWASH_PARTIAL && proto == IPPROTO_UDP && unfinished_within(l4, f->end))
+		return PASS_UNFINISHED;
 
 	*(__u64 *)f->data = f->adj.macs;
 	*(__u32 *)(f->data + 8) = f->adj.rest;

@@ -58,6 +58,23 @@ static __always_inline int inner_flow(struct frame *f, const struct inner *in, c
 	return TO_USER;
 }
 
+/* Returns whether the inner packet may be several datagrams (is_unfinished()). */
+static __always_inline int is_unfinished_inner(const struct frame *f, const struct inner *in)
+{
+	const void *ip = f->data + ETH_HLEN + (in->added & 127);
+	const struct iphdr *ip4 = ip;
+	const struct ipv6hdr *ip6 = ip;
+
+	if (!(f->port->sending & BYWASH_CHUNKS) || (void *)(ip4 + 1) > f->end)
+		return 0;
+	if (!in->v6)
+		return ip4->protocol == IPPROTO_UDP &&
+		       unfinished(IPPROTO_UDP, ip + ip4->ihl * 4, f->end, bpf_ntohs(ip4->tot_len) - ip4->ihl * 4,
+				  &ip4->saddr, 2);
+	return (void *)(ip6 + 1) <= f->end && ip6->nexthdr == IPPROTO_UDP &&
+	       unfinished(IPPROTO_UDP, ip6 + 1, f->end, bpf_ntohs(ip6->payload_len), &ip6->saddr, 8);
+}
+
 /* Returns the verdict on a packet that has got as far as the transport header, or to an address of this host. */
 static __always_inline int judge_outer(struct xdp_md *ctx, struct frame *f, int v6)
 {
@@ -71,6 +88,8 @@ static __always_inline int judge_outer(struct xdp_md *ctx, struct frame *f, int 
 	/* Reloaded so that the verifier forgets the packet: it would follow the rest for each layout of headers. */
 	f->data = (void *)(long)ctx->data + ((ctx->data_end - ctx->data - f->bytes) & VLAN_HLEN);
 	f->end = (void *)(long)ctx->data_end;
+	if (unlikely(is_unfinished_inner(f, &in)))
+		return PASS_UNFINISHED;
 	__u64 all = in.v6 ? END_OPEN6 : END_OPEN4, flows = in.v6 ? END_FLOWS6 : END_FLOWS4;
 	if (in.takes & all && (in.takes & flows || !closed)) {
 		open_gate(f);
@@ -103,7 +122,7 @@ int bywash_tunnels(struct xdp_md *ctx)
 		return count(id, PASS_DISABLED, XDP_PASS);
 	f.flags = mac_and_flags(f.port) >> 48;
 	int reason = judge_outer(ctx, &f, ether_type(&f) == bpf_htons(ETH_P_IPV6));
-	return reason == TO_USER ? to_user(&f, ctx) : count(id, reason, XDP_PASS);
+	return reason == TO_USER ? to_user_as_it_is(&f, ctx) : count(id, reason, XDP_PASS);
 }
 
 #endif

@@ -477,7 +477,8 @@ pub static PORT: Section = Section {
                 "Handling of transport checksums that the sender left to checksum offload. `fix`: completes unfinished \
                  checksums. `trust`: leaves all checksums unchanged. `auto`: `fix` on interfaces that deliver \
                  unfinished checksums (veth, netkit, TAP, virtio-net without native XDP, interfaces on top of these, \
-                 and bridges), else `trust`.",
+                 and bridges) and, in a router, where XDP is not native and may see packets that GRO has merged; else \
+                 `trust`.",
             )
             .example("\"fix\"")
             .of(AF_XDP),

@@ -297,6 +297,8 @@ pub fn both(frame: &[u8], drive: impl Fn(&[u8], bool) -> Driven) -> Result<Drive
         let twin = drive(frame, true);
         // Frames that XDP would leave to user space, traffic control leaves to the kernel.
         let of_skb = if matches!(driven.0, "pass_no_socket" | "pass_superframe") { "pass_exception" } else { driven.0 };
+        // What only the kernel can finish does not matter to traffic control, if it leaves the frame anyway.
+        let of_skb = if driven.0 == "pass_unfinished" && twin.0 == "pass_exception" { twin.0 } else { of_skb };
         if (twin.0, twin.1, &twin.2) != (of_skb, driven.1, &driven.2) {
             return Err(format!("as an skb {twin:02x?}, else {driven:02x?}: {frame:02x?}"));
         }
@@ -477,6 +479,13 @@ pub fn unfinished(frame: &[u8]) -> bool {
     field.is_some_and(|f| be16(f) == sum(&pseudo)) || (v6 && matches!(proto, 43 | 60))
 }
 
+/// Returns whether a packet may have an unfinished checksum that only the kernel finds: in a tunnel, or that of SCTP.
+/// Random payloads are no tunnel's.
+fn hides_checksum(frame: &[u8]) -> bool {
+    let proto = if frame[14] >> 4 == 6 { frame[14 + 6] } else { frame[14 + 9] };
+    [4, 41, 47, 132, 137].contains(&proto)
+}
+
 /// Returns whether the program may leave to user space a frame that the router forwards by `to`.
 pub fn leaves(frame: &[u8], redirects: bool, to: u16, sent: &[u8]) -> bool {
     let (ip, v6) = (&frame[14..], frame[14] >> 4 == 6);
@@ -505,6 +514,7 @@ pub fn passes(reason: &str, frame: &[u8], leads: Option<(Kind, u32)>) -> bool {
         "pass_reserved" if v4 => matches!(ip[16], 0 | 127) || ip[12] == 127,
         "pass_reserved" => v6 && ip[24..39] == [0; 15] && ip[39] < 2,
         "pass_superframe" => frame.len() > MAX_FRAME as usize,
+        "pass_unfinished" => (v4 || v6) && hides_checksum(frame),
         "pass_local" => (v4 || v6) && leads == Kind::Local,
         // Entry 7 is a group with a member that is left to the kernel.
         "pass_route" => (v4 || v6) && (leads == Kind::Kernel || id == 7),

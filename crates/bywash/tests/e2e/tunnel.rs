@@ -1,8 +1,8 @@
 //! Segmentation offload: the segments of an unsegmented packet must fit the MTU of the outgoing port, including the
-//! headers of tunnels.
+//! headers of tunnels, and leave as segments.
 
 use crate::harness::{Bywash, PATIENCE};
-use bywash_lab::{Ping, Topology, Transfer, require, require_lab, wait_until};
+use bywash_lab::{Ping, Topology, Transfer, has_tool, kernel_has, require, require_lab, wait_until};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
@@ -15,6 +15,76 @@ for _ in range(20):
     s.sendto(bytes(12000), (sys.argv[1], 7009))
     time.sleep(0.005)
 ";
+
+/// Sends a datagram of each length in one chunk (UDP_SEGMENT): all but the last have 400 bytes.
+const SMALL_CHUNK: &str = "
+import socket, sys
+s = socket.socket(socket.AF_INET6 if ':' in sys.argv[1] else socket.AF_INET, socket.SOCK_DGRAM)
+s.setsockopt(socket.IPPROTO_UDP, 103, 400)
+s.sendto(bytes(1001), (sys.argv[1], 7009))
+";
+
+/// A chunk that fits the MTU is several datagrams, too, which XDP cannot see.
+#[test]
+fn datagrams_of_a_small_chunk_arrive_one_by_one() {
+    require!(require_lab());
+    for arguments in [&["--level", "user"][..], &["--level", "user", "--xdp", "native"], &["--level", "auto"]] {
+        let lab = Topology::builder().static_neighbours(true).build().unwrap();
+        let (a, b) = (lab.a(), lab.b());
+        let bywash = Bywash::run_as_is(lab.r(), &[arguments, &lab.router_interfaces()].concat());
+        for to in [IpAddr::from(b.v4), b.v6.into()] {
+            let socket = b.ns.enter(|| UdpSocket::bind(SocketAddr::from((to, 7009)))).unwrap().unwrap();
+            socket.set_read_timeout(Some(PATIENCE)).unwrap();
+            a.ns.run(&["python3", "-c", SMALL_CHUNK, &to.to_string()]).unwrap();
+            let lengths = [400, 400, 201].map(|_| socket.recv(&mut [0; 2000]).unwrap());
+            assert_eq!(lengths, [400, 400, 201], "{arguments:?}: {to}");
+        }
+        bywash.stop();
+    }
+}
+
+/// Gives the hosts a VXLAN between each other, and returns the addresses of b within.
+fn vxlan_between_hosts(lab: &Topology) -> [IpAddr; 2] {
+    for (host, other, n) in [(lab.a(), lab.b(), 1), (lab.b(), lab.a(), 2)] {
+        host.ns
+            .ip_batch(&format!(
+                "link add vx type vxlan id 7 local {} remote {} dstport 4789 udpcsum\n\
+                 addr add 10.77.0.{n}/24 dev vx\naddr add fd77::{n}/64 dev vx nodad\nlink set vx mtu 1450 up\n",
+                host.v4, other.v4
+            ))
+            .unwrap();
+    }
+    ["10.77.0.2", "fd77::2"].map(|address| address.parse().unwrap())
+}
+
+/// The sender leaves checksums within the tunnel to a device, too.
+#[test]
+fn checksums_within_a_tunnel_of_hosts_are_finished() {
+    require!(require_lab(), kernel_has("vxlan"), has_tool("nft"));
+    for arguments in [&["--level", "user"][..], &["--xdp", "native", "--level", "user"], &["--xdp", "native"], &[]] {
+        // The second time, the outer packets are of an established connection.
+        for rules in
+            ["", "table ip t { chain c { type filter hook forward priority 0; ct state established accept; }; }"]
+        {
+            let lab = Topology::builder().static_neighbours(true).build().unwrap();
+            let inside = vxlan_between_hosts(&lab);
+            lab.r().nft(rules).unwrap();
+            let level = if arguments.contains(&"--level") { &[][..] } else { &["--level", "auto"] };
+            let bywash = Bywash::run_as_is(lab.r(), &[level, arguments, &lab.router_interfaces()].concat());
+            for to in inside {
+                let report = Transfer::new(1_000_000).run(&lab.a().ns, &lab.b().ns, to).unwrap();
+                assert!(report.is_intact(), "{arguments:?} {rules:?} {to}: {report:?}");
+            }
+            // Datagrams of a chunk within the tunnel, too.
+            let socket = lab.b().ns.enter(|| UdpSocket::bind(SocketAddr::from((inside[0], 7009)))).unwrap().unwrap();
+            socket.set_read_timeout(Some(PATIENCE)).unwrap();
+            lab.a().ns.run(&["python3", "-c", SMALL_CHUNK, &inside[0].to_string()]).unwrap();
+            let lengths = [400, 400, 201].map(|_| socket.recv(&mut [0; 2000]).unwrap());
+            assert_eq!(lengths, [400, 400, 201], "{arguments:?} {rules:?}");
+            bywash.stop();
+        }
+    }
+}
 
 #[test]
 fn a_tunnel_is_shown_before_its_remote_is_resolved() {

@@ -70,7 +70,8 @@ pub fn attach(
     let room = umem.arena().max_data();
     let max_frame = max_frame(link.mtu, room) as u32;
     let partial_checksums = match af_xdp.checksum {
-        Checksum::Auto => below.leaves_checksums(program.is_native()),
+        // Generic XDP sees packets that GRO has merged, whose checksums are unfinished.
+        Checksum::Auto => below.leaves_checksums(program.is_native()) || !(program.is_native() || raw),
         Checksum::Fix => true,
         Checksum::Trust => false,
     };

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 /// Names of the program's frame counters, in the order of `enum bywash_reason`: where a frame went, and why.
-pub const REASONS: [&str; 26] = [
+pub const REASONS: [&str; 27] = [
     "to_user",
     "pass_disabled",
     "pass_no_socket",
@@ -30,6 +30,7 @@ pub const REASONS: [&str; 26] = [
     "pass_station",
     "to_member",
     "pass_bridged",
+    "pass_unfinished",
 ];
 
 /// Index of `to_port`, which is counted in the map `port_pairs` rather than in `struct bywash_counters`.
@@ -100,6 +101,7 @@ pub(crate) const SENDING_KEEPS: u16 = 1 << 5;
 pub(crate) const SENDING_BRIDGED: u16 = 1 << 6;
 pub(crate) const SENDING_MACVLANS: u16 = 1 << 7;
 pub(crate) const SENDING_FILTERS: u16 = 1 << 8;
+pub(crate) const SENDING_CHUNKS: u16 = 1 << 9;
 
 /// `struct bywash_port`, without the fields `version`, `own` and `members`.
 #[derive(Clone, Copy, Default)]
@@ -379,6 +381,7 @@ mod tests {
             ("BYWASH_BRIDGED", SENDING_BRIDGED),
             ("BYWASH_MACVLANS", SENDING_MACVLANS),
             ("BYWASH_FILTERS", SENDING_FILTERS),
+            ("BYWASH_CHUNKS", SENDING_CHUNKS),
         ];
         for (of, ours) in [("bywash_flag", &ours[..]), ("bywash_sending", &sending)] {
             let c: Vec<_> = names(of);

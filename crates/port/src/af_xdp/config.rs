@@ -3,8 +3,8 @@
 use super::abi::{
     FLAG_DEFRAG, FLAG_ENABLED, FLAG_FLOWS4, FLAG_FLOWS6, FLAG_FORWARD, FLAG_KERNEL4, FLAG_KERNEL6, FLAG_L3_HASH4,
     FLAG_L3_HASH6, FLAG_NATIVE, FLAG_PARTIAL, FLAG_RAW, FLAG_REDIRECTS, FLAG_RPF_LOOSE, FLAG_RPF_STRICT, FLAG_RULES,
-    RawPort, SENDING_BRIDGED, SENDING_BY_RULES, SENDING_FILTERS, SENDING_KEEPS, SENDING_KEPT4, SENDING_KEPT6,
-    SENDING_TAKES_FRAMES, SENDING_TARGET,
+    RawPort, SENDING_BRIDGED, SENDING_BY_RULES, SENDING_CHUNKS, SENDING_FILTERS, SENDING_KEEPS, SENDING_KEPT4,
+    SENDING_KEPT6, SENDING_TAKES_FRAMES, SENDING_TARGET,
 };
 
 /// Packets received by a router's port that go to the kernel because a kernel policy applies to them.
@@ -51,7 +51,8 @@ pub struct XdpConfig {
     /// Set if the program forwards what it can.
     pub forward: bool,
     /// Set if frames may carry unfinished transport checksums, which XDP cannot have completed when it sends them: such
-    /// frames go to user space, which completes the checksums.
+    /// frames go to user space, which completes the checksums. With generic XDP, datagrams with such a checksum are
+    /// passed to the kernel instead of user space: they may be several in one packet.
     pub partial: bool,
     /// Set if packets that would leave on their ingress port go to user space, which sends a redirect.
     pub redirects: bool,
@@ -113,6 +114,7 @@ impl XdpConfig {
             (self.keeps, SENDING_KEEPS),
             (self.bridged, SENDING_BRIDGED),
             (self.filters, SENDING_FILTERS),
+            (self.partial && !native, SENDING_CHUNKS),
         ] {
             sending |= if on { flag } else { 0 };
         }

@@ -1,6 +1,6 @@
 //! The built-in XDP program on one interface: its attachment and its configuration.
 
-use super::abi::{RawPort, SENDING_MACVLANS, XdpCounters};
+use super::abi::{FLAG_PARTIAL, RawPort, SENDING_CHUNKS, SENDING_MACVLANS, XdpCounters};
 use super::attach::{Attached, Hook};
 use super::config::{XdpBridging, XdpConfig, XdpGate, XdpSending, XdpVlan};
 use super::datapath::Inner;
@@ -350,10 +350,12 @@ impl Program {
 
     /// Returns the port's entry in the program.
     fn entry(&self, config: &XdpConfig) -> RawPort {
-        // Traffic control sends the skb, whose mark the kernel heeds.
-        let partial = config.partial && self.tc.is_none();
-        let mut entry = XdpConfig { partial, ..*config }.entry(self.id, self.index, self.native);
+        let mut entry = config.entry(self.id, self.index, self.native);
         entry.cpus = self.cpus;
+        if self.tc.is_some() {
+            // Traffic control sends the skb, whose mark the kernel heeds.
+            entry.flags &= !FLAG_PARTIAL;
+        }
         if self.vlans.iter().any(|vlan| vlan.tag == [0; 4]) {
             entry.sending |= SENDING_MACVLANS;
         }
@@ -366,7 +368,8 @@ impl Program {
         let entry = |vlan: &XdpVlan| {
             let XdpVlan { mac, max_frame, gate, source_check, rules, bridging, .. } = *vlan;
             let config = XdpConfig { mac, max_frame, gate, source_check, rules, bridging, ..self.config };
-            let entry = RawPort { route_id: vlan.id, sending: 0, ..self.entry(&config) };
+            let entry = self.entry(&config);
+            let entry = RawPort { route_id: vlan.id, sending: entry.sending & SENDING_CHUNKS, ..entry };
             (vlan.tag, vlan.entry, entry)
         };
         self.vlans.iter().map(entry).collect()
@@ -540,7 +543,6 @@ fn reason(e: &io::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::super::Bare;
-    use super::super::abi::FLAG_PARTIAL;
     use super::*;
     use bywash_lab::{End, Namespace, Veth, require, require_lab};
 
