@@ -162,16 +162,18 @@ struct bywash_end {
 	__be32 key;       /* key of GRE, or network identifier of VXLAN */
 	__be16 port;      /* destination port of VXLAN */
 	__u8 protocol;
-	__u8 flags;       /* END_KEYED, END_V6 */
+	__u8 flags;       /* END_KEYED to END_SUMMED */
 };
 
 #define END_KEYED 1
 #define END_V6 2
+#define END_ETHERNET 4 /* Ethernet frames in GRE */
+#define END_SUMMED 8   /* GRE with a checksum */
 
 /* A tunnel whose packets user space forwards. */
 struct bywash_through {
-	__u64 takes; /* VXLAN: destination MAC address of frames to route, in packet order; END_* */
-	/* Number of the only interface that receives its packets, plus one; 0: any. For a VXLAN's frames to other
+	__u64 takes; /* of Ethernet: destination MAC address of frames to route, in packet order; END_* */
+	/* Number of the only interface that receives its packets, plus one; 0: any. For a tunnel's frames to other
 	 * addresses, which its bridge forwards: END_LEARNS, both or no END_OPEN*, both or no END_FLOWS*. */
 	__u64 link;
 	__u64 members; /* bit n: such frames may leave by port n */

@@ -44,7 +44,7 @@ static __always_inline int may_leave(const void *ip, const void *end, const int 
 	return (void *)(ip4 + 1) <= end && plain4(ip4->daddr);
 }
 
-/* Returns whether the bridge of a VXLAN forwards a frame from it by its addresses alone, and the kernel does not learn
+/* Returns whether the bridge of a tunnel forwards a frame from it by its addresses alone, and the kernel does not learn
  * from it. `packet` is behind the frame's Ethernet header. */
 static __always_inline int is_inner_bridged(const void *packet, const void *end, const struct bywash_through *through,
 					     const int v6)
@@ -123,18 +123,29 @@ static __attribute__((noinline)) int find_inner(struct inner *in, void *ip, cons
 		inner6 = 1;
 		break;
 	case IPPROTO_GRE:
-		/* Flags and version, then the EtherType (RFC 2784); with a key (RFC 2890). */
-		if ((void *)(words + 4) > end || (words[0] && words[0] != bpf_htons(0x2000)))
+		/* Flags and version, then the EtherType (RFC 2784); with a checksum, with a key (RFC 2890). */
+		if ((void *)(words + 8) > end || words[0] & ~bpf_htons(0xa000))
 			return 0;
-		if (words[1] != bpf_htons(ETH_P_IP) && words[1] != bpf_htons(ETH_P_IPV6))
-			return 0;
-		inner6 = words[1] == bpf_htons(ETH_P_IPV6);
 		inner += 4;
-		if (words[0]) {
+		if (words[0] & bpf_htons(0x8000)) {
+			at.flags |= END_SUMMED;
+			inner += 4;
+		}
+		if (words[0] & bpf_htons(0x2000)) {
 			at.flags |= END_KEYED;
 			at.key = *(const __be32 *)inner;
 			inner += 4;
 		}
+		if (words[1] == bpf_htons(ETH_P_TEB)) {
+			at.flags |= END_ETHERNET;
+			inner += ETH_HLEN;
+			if (inner > end)
+				return 0;
+			words = inner - 4;
+		}
+		if (words[1] != bpf_htons(ETH_P_IP) && words[1] != bpf_htons(ETH_P_IPV6))
+			return 0;
+		inner6 = words[1] == bpf_htons(ETH_P_IPV6);
 		break;
 	case IPPROTO_UDP:
 		/* UDP and VXLAN (RFC 7348 5), then Ethernet. */
@@ -153,7 +164,7 @@ static __attribute__((noinline)) int find_inner(struct inner *in, void *ip, cons
 	default:
 		return 0;
 	}
-	__u16 port = at.port;
+	int ethernet = at.port || at.flags & END_ETHERNET;
 	const struct bywash_through *through = bpf_map_lookup_elem(&ends, &at);
 	__u16 link = through ? through->link : 0;
 	if (!through || (link && link - 1 != number))
@@ -163,8 +174,8 @@ static __attribute__((noinline)) int find_inner(struct inner *in, void *ip, cons
 	in->takes = through->takes;
 	if (inner > end)
 		return 0;
-	if (port && (*(const __u64 *)(inner - ETH_HLEN) ^ in->takes) << 16) {
-		/* To another address: the bridge that the VXLAN is a member of forwards it, and gates do not apply. */
+	if (ethernet && (*(const __u64 *)(inner - ETH_HLEN) ^ in->takes) << 16) {
+		/* To another address: the bridge that the tunnel is a member of forwards it, and gates do not apply. */
 		in->takes = through->link & END_FLAGS;
 		return in->takes && (inner6 ? is_inner_bridged(inner, end, through, 1) :
 					       is_inner_bridged(inner, end, through, 0));

@@ -541,14 +541,27 @@ fn packets_in_tunnels_are_decapsulated_by_user_space() {
             twin.datapath.publish(&hops, &BUCKETS, World::own4().octets());
             // The frames in VXLANs have identifier 0, and addresses of zeros.
             let (remote, own) = ([10, 200, 0, 9].into(), Ipv4Addr::from(net4.addr() + 9).into());
-            let end = |protocol, key| TunnelEnd { remote, local: own, protocol, port: 0, key };
+            let end = |protocol, key| TunnelEnd {
+                remote,
+                local: own,
+                protocol,
+                port: 0,
+                key,
+                ethernet: false,
+                summed: false,
+            };
             let of_vxlan = |vni| TunnelEnd { remote: Ipv4Addr::UNSPECIFIED.into(), port: 4789, ..end(17, Some(vni)) };
             let to = |mac| TunnelTakes { number: 70, mac, open: [true; 2], ..TunnelTakes::default() };
             let far = |end| TunnelEnd { remote: [10, 200, 0, 10].into(), ..end };
             let others = [far(end(4, None)), end(47, Some(2)), far(end(47, None)), of_vxlan(1)];
-            for takes in 0..16 {
+            let taps = [true, false].map(|summed| TunnelEnd { ethernet: true, summed, ..end(47, summed.then_some(1)) });
+            let tap = [&[0, 0, 0x65, 0x58][..], &[0; 12], &[8, 0]].concat();
+            let summed = [&[0xa0, 0, 0x65, 0x58, 3, 4, 0, 0, 0, 0, 0, 1][..], &[0; 12], &[0x86, 0xdd]].concat();
+            let [arp, other] = [[&tap[..16], &[8, 6]].concat(), [&tap[..4], &[1; 12], &[8, 0]].concat()];
+            for takes in 0..32 {
                 let ends = [(end(4, None), 1), (end(41, None), 2), (end(47, None), 4), (end(47, Some(1)), 4)];
-                let ends = ends.into_iter().chain([(of_vxlan(0), 8)]).filter(|(_, bit)| takes & bit != 0);
+                let ends = ends.into_iter().chain([(of_vxlan(0), 8)]).chain(taps.map(|end| (end, 16)));
+                let ends = ends.filter(|(_, bit)| takes & bit != 0);
                 let ends = ends.map(|(end, _)| end).chain(others).map(|end| (end, to([0; 6])));
                 twin.datapath.set_tunnels(&ends.collect()).unwrap();
                 for (head, payload, to, kind, bit) in [
@@ -558,6 +571,11 @@ fn packets_in_tunnels_are_decapsulated_by_user_space() {
                     (plain(47), key, host, 0x86dd, 4),
                     (plain(17), vxlan, host, 0x800, 8),
                     (plain(17), vxlan, host, 0x86dd, 8),
+                    (plain(47), &tap, host, 0x800, 16),
+                    (plain(47), &summed, host, 0x86dd, 16),
+                    (plain(47), &arp, host, 0x800, 0),
+                    (plain(47), &other, host, 0x800, 0),
+                    (plain(47), &tap, group, 0x800, 0),
                     (plain(6), gre, host, 0x800, 0),
                     (plain(0), gre, host, 0x800, 0),
                     // To groups and on the link; ARP in a VXLAN; too short.
@@ -660,7 +678,15 @@ fn packets_in_tunnels_are_decapsulated_by_user_space() {
                 let ip = [&start[..], &[0, 0], &len, &[next, hop_limit], &ends, &options, &behind].concat();
                 [&mac(0)[..], &[2; 6], &[0x86, 0xdd], &ip].concat()
             };
-            let end6 = |protocol, key| TunnelEnd { remote: remote6.into(), local: own6.into(), protocol, port: 0, key };
+            let end6 = |protocol, key| TunnelEnd {
+                remote: remote6.into(),
+                local: own6.into(),
+                protocol,
+                port: 0,
+                key,
+                ethernet: false,
+                summed: false,
+            };
             let of_vxlan = TunnelEnd { remote: Ipv6Addr::UNSPECIFIED.into(), port: 4789, ..end6(17, Some(0)) };
             let ends = [end6(4, None), end6(47, None), of_vxlan].map(|end| (end, to([0; 6])));
             twin.datapath.set_tunnels(&ends.into()).unwrap();

@@ -149,8 +149,9 @@ pub const IP6_TNL_F_IGN_ENCAP_LIMIT: u32 = 1;
 pub const IP6_TNL_F_USE_ORIG_TCLASS: u32 = 2;
 /// Flags that the kernel sets itself, for tunnels that can send, receive, and have several ends.
 pub const IP6_TNL_F_CAP: u32 = 7 << 16;
-/// Flag of IFLA_GRE_IFLAGS and OFLAGS, in network byte order.
+/// Flags of IFLA_GRE_IFLAGS and OFLAGS, in network byte order.
 pub const GRE_KEY: u16 = 0x2000;
+pub const GRE_CSUM: u16 = 0x8000;
 pub const IFLA_PROTINFO: u16 = 12;
 pub const IFLA_BR_FORWARD_DELAY: u16 = 1;
 pub const IFLA_BR_AGEING_TIME: u16 = 4;

@@ -1,5 +1,5 @@
 //! Tunnels: decapsulation of the packets that a tunnel's other end sends to this host (`receive`), and encapsulation of
-//! packets to that end (`send`); frames between a VXLAN and other members of its bridge (`bridged`).
+//! packets to that end (`send`); frames between a tunnel and other members of its bridge (`bridged`).
 //!
 //! A tunnel is numbered like a VLAN, from [`crate::vlan::FIRST`] on; gates, next hops and source checks refer to it by
 //! that number. Its packets arrive and leave by whatever port the outer packets are routed to. All of this happens on
@@ -24,10 +24,13 @@ pub use bridged::MemberPort;
 pub(crate) use receive::{Decapsulated, RemovedHeaders, complete_inner, decapsulate, is_outer, put_back};
 pub(crate) use send::{Encap, OuterRoute, encapsulate};
 
-/// Length of a GRE header, and of one with a key (RFC 2784 2, RFC 2890 2).
+/// Length of a GRE header, and of each of the fields that may follow (RFC 2784 2, RFC 2890 2).
 const GRE_LEN: usize = 4;
-const KEYED_LEN: usize = GRE_LEN + 4;
-/// Flag of a GRE header that has a key (RFC 2890).
+const FIELD_LEN: usize = 4;
+/// Protocol of Ethernet frames in GRE (ETH_P_TEB, RFC 7637 3.2).
+const TEB: u16 = 0x6558;
+/// Flags of a GRE header that has a checksum, and of one that has a key.
+const SUMMED: u32 = 0x8000;
 const KEY: u32 = 0x2000;
 /// Congestion experienced (RFC 3168 5); also the mask of the ECN field in the TOS octet.
 const CE: u8 = 3;
@@ -57,19 +60,18 @@ pub struct TunnelInfo {
     pub tunnel: Tunnel,
     /// Header fields by which the packets that it receives are found ([`ends_of`]), each once.
     pub ends: Vec<TunnelEnd>,
-    /// Properties of the interface that its packets belong to: its own, or those of the bridge that a VXLAN is a
-    /// member of.
+    /// Properties of the interface that its packets belong to: its own, or those of the bridge that it is a member of.
     pub info: PortInfo,
-    /// MAC address of a VXLAN's own interface.
+    /// MAC address of its own interface, if it carries Ethernet frames.
     pub mac: Mac,
-    /// Time in seconds after which the kernel forgets a station of a VXLAN that it has not seen; 0 if it never does,
-    /// `None` if it learns none.
+    /// Time in seconds after which the kernel forgets a station behind the tunnel that it has not seen; 0 if it never
+    /// does, `None` if it learns none.
     pub ageing: Option<u32>,
-    /// Stations from which the kernel learns nothing, and those behind other members of a VXLAN's bridge.
+    /// Stations from which the kernel learns nothing, and those behind other members of the tunnel's bridge.
     pub stations: Arc<Stations>,
-    /// Members to which the VXLAN's bridge forwards frames from it, and the reverse, by their addresses alone.
+    /// Members to which the tunnel's bridge forwards frames from it, and the reverse, by their addresses alone.
     pub members: Vec<MemberPort>,
-    /// Length in bytes of the longest frame that the bridge sends to the VXLAN, Ethernet header included.
+    /// Length in bytes of the longest frame that the bridge sends to the tunnel, Ethernet header included.
     pub longest: u32,
     /// Set if its outer packets may be masqueraded.
     pub masqueraded: bool,
@@ -83,8 +85,8 @@ pub struct TunnelInfo {
 /// answers after 30 s, other protocols later (nf_conntrack_proto_gre.c, nf_conntrack_proto_generic.c).
 const TRACKED: u32 = 10;
 
-/// Stations of a VXLAN, with the addresses of the other ends that lead to them, or `None` for any end; and the stations
-/// of its bridge that are behind other members.
+/// Stations of a tunnel that carries Ethernet frames, with the addresses of the other ends that lead to them, or `None`
+/// for any end; and the stations of its bridge that are behind other members.
 #[derive(Debug, Default)]
 pub struct Stations {
     /// In ascending order.
@@ -93,7 +95,7 @@ pub struct Stations {
     seen: Vec<AtomicU32>,
     /// Stations behind other members, by the members' kernel indices, in ascending order.
     members: Vec<(Mac, u32)>,
-    /// Stations that the bridge has behind the VXLAN, with the ends that it sends their frames to, in ascending order.
+    /// Stations that the bridge has behind the tunnel, with the ends that it sends their frames to, in ascending order.
     beyond: Vec<(Mac, IpAddr)>,
 }
 
@@ -106,7 +108,7 @@ impl Stations {
     }
 
     /// Adds stations of the bridge: those behind other members, by the members' kernel indices, and those behind the
-    /// VXLAN, with the ends that it sends their frames to. Both lists must be in ascending order.
+    /// tunnel, with the ends that it sends their frames to. Both lists must be in ascending order.
     #[must_use]
     pub fn bridged(self, members: Vec<(Mac, u32)>, beyond: Vec<(Mac, IpAddr)>) -> Self {
         Self { members, beyond, ..self }
@@ -182,7 +184,8 @@ pub struct Paths {
     pub all: Vec<Path>,
     /// Source ports of VXLANs without a range of their own: the first, and one past the last.
     pub sources: [u16; 2],
-    /// Bits set in all flow labels of kinds `ip6tnl` and `ip6gre`, which are hashes otherwise; `None` if they have none
+    /// Bits set in all flow labels of kinds `ip6tnl`, `ip6gre` and `ip6gretap`, which are hashes otherwise; `None` if
+    /// they have none
     /// (`net.ipv6.auto_flowlabels`, `net.ipv6.flowlabel_state_ranges`).
     pub labels: Option<u32>,
     /// Set if the kernel receives packets with an encapsulation limit (`net.ipv6.max_dst_opts_number`,
@@ -193,12 +196,20 @@ pub struct Paths {
 /// Returns the header fields by which the packets that come through a tunnel to these addresses of the host are found;
 /// those of a VXLAN have these network identifiers.
 pub fn ends_of(tunnel: &Tunnel, own: &[IpAddr], vnis: &[u32]) -> Vec<TunnelEnd> {
-    let Tunnel { remote, keys: [key, _], vxlan, .. } = *tunnel;
+    let Tunnel { remote, keys: [key, _], summed: [summed, _], vxlan, .. } = *tunnel;
     let of = |local: IpAddr, protocol| -> Vec<TunnelEnd> {
         let Some(Vxlan { port, .. }) = vxlan else {
-            return vec![TunnelEnd { remote, local, protocol, port: 0, key }];
+            return vec![TunnelEnd { remote, local, protocol, port: 0, key, ethernet: tunnel.is_ethernet(), summed }];
         };
-        let of = |vni: &u32| TunnelEnd { remote: any(local), local, protocol, port, key: Some(*vni) };
+        let of = |vni: &u32| TunnelEnd {
+            remote: any(local),
+            local,
+            protocol,
+            port,
+            key: Some(*vni),
+            ethernet: false,
+            summed: false,
+        };
         vnis.iter().map(of).collect()
     };
     own.iter().flat_map(|local| tunnel.protocols().flat_map(|protocol| of(*local, protocol))).collect()
@@ -206,8 +217,8 @@ pub fn ends_of(tunnel: &Tunnel, own: &[IpAddr], vnis: &[u32]) -> Vec<TunnelEnd> 
 
 /// Returns the fields of a tunnel's outer headers that its own properties determine.
 fn own_header(tunnel: &Tunnel) -> OuterHeader {
-    let Tunnel { ttl, tos, dont_fragment, vxlan, keys: [_, key], .. } = *tunnel;
-    let (id, checksum) = vxlan.map_or((key.unwrap_or(0), false), |vxlan| (vxlan.vni, vxlan.checksum));
+    let Tunnel { ttl, tos, dont_fragment, vxlan, keys: [_, key], summed: [_, summed], .. } = *tunnel;
+    let (id, checksum) = vxlan.map_or((key.unwrap_or(0), summed), |vxlan| (vxlan.vni, vxlan.checksum));
     OuterHeader { id, keyed: key.is_some(), ttl, tos, checksum, dont_fragment }
 }
 
@@ -218,14 +229,16 @@ fn any(addr: IpAddr) -> IpAddr {
 
 /// Returns the length in bytes of the headers that a tunnel adds, if they have these fields.
 fn added(tunnel: &Tunnel, header: &OuterHeader) -> usize {
-    let more = match (tunnel.encapsulation, header.keyed) {
-        (Encapsulation::Gre, false) => GRE_LEN,
-        (Encapsulation::Gre, true) => KEYED_LEN,
-        (Encapsulation::Vxlan, _) => VXLAN_LEN + HEADER_LEN,
+    let more = match tunnel.encapsulation {
+        Encapsulation::Gre | Encapsulation::Gretap => {
+            GRE_LEN + FIELD_LEN * (usize::from(header.checksum) + usize::from(header.keyed))
+        }
+        Encapsulation::Vxlan => VXLAN_LEN,
         _ => 0,
     };
+    let ethernet = if tunnel.is_ethernet() { HEADER_LEN } else { 0 };
     let ip = if tunnel.is_over_v6() { ipv6::HEADER_LEN } else { ipv4::HEADER_LEN };
-    ip + tunnel.limit.map_or(0, |_| LIMIT_LEN) + more
+    ip + tunnel.limit.map_or(0, |_| LIMIT_LEN) + more + ethernet
 }
 
 impl TunnelInfo {
@@ -248,7 +261,7 @@ impl TunnelInfo {
         !self.masqueraded || outer.masquerade4.map(IpAddr::V4) == Some(source)
     }
 
-    /// Returns the destination of an Ethernet frame from this end of a VXLAN, if the kernel need not learn from it
+    /// Returns the destination of an Ethernet frame from this end of a tunnel, if the kernel need not learn from it
     /// (vxlan_set_mac, vxlan_snoop, br_fdb_update); `now` returns the time in seconds.
     fn inner_destination(&self, remote: IpAddr, frame: &[u8], now: impl Fn() -> u32) -> Option<InnerDestination> {
         let (to, rest) = frame.split_first_chunk::<6>()?;
@@ -282,7 +295,7 @@ pub struct Tunnels {
     all: Vec<TunnelInfo>,
     /// Places in `all`, in ascending order of their ends.
     ends: Vec<(TunnelEnd, usize)>,
-    /// Places in `all` of VXLANs in bridges, in ascending order of the bridges' numbers.
+    /// Places in `all` of tunnels in bridges, in ascending order of the bridges' numbers.
     bridged: Vec<(PortId, usize)>,
     paths: Paths,
     /// Fields of the outer headers that routes give to packets.

@@ -13,6 +13,7 @@ use bywash_router::tunnel::{MemberPort, Path, Paths, Stations, TunnelInfo, Tunne
 use bywash_router::vlan::{self, FIRST};
 use bywash_router::{Request, Router, RouterConfig};
 use bywash_sync::{Published, Qsbr, clock};
+use bywash_wire::checksum::Sum;
 use bywash_wire::ethernet::{HEADER_LEN, ethertype};
 use bywash_wire::ipv4::fill_checksum;
 use common::Line;
@@ -290,6 +291,77 @@ fn a_packet_through_and_back_is_the_same() {
         assert_eq!((taken.sent.len(), taken.punted.len()), (1, 0));
         assert_eq!(taken.sent[0][HEADER_LEN..], expected);
     }
+}
+
+/// Ethernet in GRE, and GRE with a checksum, which must be right; a tunnel of another kind, or without a checksum, leaves
+/// the packet to the kernel.
+#[test]
+fn a_frame_through_gre_and_back_is_the_same() {
+    let inner = packet(0xb8, 64, 253, (far(20), far(10)), b"through");
+    for (encapsulation, checksum) in
+        [(Encapsulation::Gre, true), (Encapsulation::Gretap, false), (Encapsulation::Gretap, true)]
+    {
+        let of = |encapsulation, checksum| Tunnel { encapsulation, summed: [checksum; 2], ..gre([Some(5); 2]) };
+        let run = |tunnel, frame: &[u8]| run(tunnel, 1500, Gate::default(), &[frame.to_vec()]);
+        let encapsulated = run(of(encapsulation, checksum), &frame(&inner));
+        assert_eq!((encapsulated.sent.len(), encapsulated.punted.len()), (1, 0));
+        let out = &encapsulated.sent[0];
+        let ethernet = encapsulation == Encapsulation::Gretap;
+        let flags = if checksum { 0xa0 } else { 0x20 };
+        let kind = if ethernet { [0x65, 0x58] } else { [8, 0] };
+        assert_eq!(out[34..38], [[flags, 0], kind].concat());
+        assert_eq!((out[15], out[22], &out[20..22]), (0xb8, 63, &[0x40, 0][..]), "TOS, TTL, DF");
+        let behind = if checksum { 46 } else { 42 };
+        assert_eq!(out[behind - 4..behind], [0, 0, 0, 5]);
+        assert!(!checksum || Sum::of(&out[34..]).is_valid());
+        let at = behind + if ethernet { HEADER_LEN } else { 0 };
+        assert_eq!(out.len(), at + inner.len());
+        assert!(!ethernet || out[behind..at] == [&STATION[..], &OWN, &[8, 0]].concat());
+        // As it comes back: the checksum stays the same.
+        let mut back = out.clone();
+        back[26..34].rotate_left(4);
+        fill_checksum(&mut back[14..34]);
+        back[at + 12..at + 20].rotate_left(4);
+        if ethernet {
+            back[behind..behind + 12].rotate_left(6);
+        }
+        let taken = run(of(encapsulation, checksum), &back);
+        assert_eq!((taken.sent.len(), taken.punted.len()), (1, 0), "{encapsulation:?} {checksum}");
+        assert_eq!(taken.sent[0][HEADER_LEN..], packet(0xb8, 62, 253, (far(10), far(20)), b"through"));
+        let mut wrong = back.clone();
+        *wrong.last_mut().unwrap() ^= 1;
+        assert_eq!(run(of(encapsulation, checksum), &wrong).sent.len(), usize::from(!checksum));
+        let another = if ethernet { Encapsulation::Gre } else { Encapsulation::Gretap };
+        for tunnel in [of(another, checksum), of(encapsulation, !checksum)] {
+            let left = run(tunnel, &back);
+            assert_eq!((left.sent.len(), &left.punted[..]), (0, &[back.clone()][..]));
+        }
+    }
+}
+
+/// A frame between another member of a bridge and Ethernet in GRE is unchanged; outer packets are shown to connection
+/// tracking.
+#[test]
+fn a_frame_through_gre_between_members_is_the_same() {
+    let tunnel = Tunnel { encapsulation: Encapsulation::Gretap, summed: [true; 2], tos: 0, ..gre([None; 2]) };
+    let expired = packet(0, 1, 17, (Ipv4Addr::LOCALHOST, far(10)), b"no host's");
+    let inner = [&STATION[..], &BESIDE, &[8, 0], &expired].concat();
+    let there = Rig::of_bridge(tunnel, 1500, std::slice::from_ref(&inner)).end(3);
+    assert_eq!((there.sent.len(), there.handed_back.len()), (1, 0));
+    let mut back = there.sent[0].clone();
+    assert_eq!((back[22], &back[42..]), (1, &inner[..]));
+    back[..6].copy_from_slice(&GATEWAY);
+    back[22] = 64;
+    back[26..34].rotate_left(4);
+    fill_checksum(&mut back[14..34]);
+    back[42..54].rotate_left(6);
+    let outcome = Rig::of_bridge(tunnel, 1500, std::slice::from_ref(&back)).end(3);
+    let beside = [&BESIDE[..], &STATION, &[8, 0], &expired].concat();
+    assert_eq!((&outcome.sent[..], &outcome.punted[..]), (&[beside][..], &[][..]));
+    let nat = Nat { tracked: Some(Arc::default()), ..Nat::default() };
+    let frames = [inner.clone(), inner.clone()];
+    let outcome = Rig::made(tunnel, 1500, false, &frames, &nat, Joined::Bridge).end(4);
+    assert_eq!((outcome.sent.len(), &outcome.handed_back[..]), (1, &[inner][..]));
 }
 
 /// A packet that waited for its neighbour in the tunnel is encapsulated afterwards, but is the kernel's if the gate has

@@ -34,9 +34,9 @@ impl Relations {
         })
     }
 
-    /// Returns what a VXLAN forwards as a member of a bridge: several networks, or one; errors with the reason if it
+    /// Returns what a tunnel forwards as a member of a bridge: several networks of a VXLAN, or one; errors with the reason if it
     /// cannot forward for the bridge.
-    fn joined_by_vxlan(&self, link: &Link, tunnel: Tunnel) -> Result<Vec<Through>, String> {
+    fn joined_by_tunnel(&self, link: &Link, tunnel: Tunnel) -> Result<Vec<Through>, String> {
         if let Some(why) = self.left(link.index) {
             return Err(why);
         }
@@ -66,7 +66,7 @@ impl Relations {
         }
         let of_itself = |tunnel| vec![Through { index: link.index, tunnel, joined: None }];
         let through = match self.member(link.index) {
-            Some(_) if tunnel.vxlan.is_some() => self.joined_by_vxlan(link, tunnel)?,
+            Some(_) if tunnel.is_ethernet() => self.joined_by_tunnel(link, tunnel)?,
             Some(member) => return Err(member),
             None if tunnel.vxlan.is_some_and(|vxlan| vxlan.filters) => {
                 return Err("it has a VNI filter, and belongs to no bridge".into());
@@ -80,7 +80,7 @@ impl Relations {
         if !tunnel.plain {
             return Err("it has an XDP program, or properties that are not followed".into());
         }
-        if tunnel.vxlan.is_some() && link.mac.is_none_or(|mac| mac[0] & 1 != 0) {
+        if tunnel.is_ethernet() && link.mac.is_none_or(|mac| mac[0] & 1 != 0) {
             return Err("it does not resolve neighbours, or has no valid MAC address".into());
         }
         let on_vrf = |link: &Link| link.vrf.is_some() || model::vrf(&self.links, link.index).is_some();
@@ -100,14 +100,16 @@ impl Relations {
             return self.is_alone(link, |of| tunnel.external && same(of)).map(|()| through);
         }
         // vti_ipip_handler comes before ipip's, and vti_ipv6_handler and vti_ip6ip_handler before those of ip6tnl.
+        // ip6gre_tunnel_lookup does not tell ip6erspan from ip6gretap.
         let before = match tunnel.encapsulation {
             Encapsulation::Ipip => "vti",
             Encapsulation::Ip6tnl => "vti6",
+            Encapsulation::Gretap if tunnel.is_over_v6() => "ip6erspan",
             _ => "",
         };
-        let vti = self.all().find(|link| link.kind == before && link.up);
-        if let Some(vti) = vti.filter(|_| !before.is_empty()) {
-            return Err(format!("{} may take its packets", named(vti)));
+        let first = self.all().find(|link| link.kind == before && link.up);
+        if let Some(first) = first.filter(|_| !before.is_empty()) {
+            return Err(format!("{} may take its packets", named(first)));
         }
         // The kernel prefers a tunnel that is bound to the interface of a received packet, and one with an address of
         // its own (ip_tunnel_lookup, ip6_tnl_lookup, ip6gre_tunnel_lookup), and any to one with headers from routes.
@@ -148,8 +150,8 @@ fn is_fallback(tunnel: &Tunnel) -> bool {
 }
 
 /// Returns whether a tunnel sends from this host to others that are known: to one remote, unless it is a VXLAN or has
-/// headers from routes. Without a local address, the kernel chooses one for each remote; kinds `ip6tnl` and `ip6gre`
-/// must have one.
+/// headers from routes. Without a local address, the kernel chooses one for each remote; kinds `ip6tnl`, `ip6gre`
+/// and `ip6gretap` must have one.
 fn is_host_tunnel(tunnel: &Tunnel) -> bool {
     let may_choose = tunnel.vxlan.is_some() || !tunnel.is_over_v6();
     let local = model::is_host(tunnel.local) || (may_choose && tunnel.local.is_unspecified());

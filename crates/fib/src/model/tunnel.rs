@@ -19,6 +19,8 @@ pub enum Encapsulation {
     Ip6tnl,
     /// IPv4 or IPv6 in GRE (RFC 2784), perhaps with a key (RFC 2890), kinds `gre` and `ip6gre`.
     Gre,
+    /// Ethernet in GRE, kinds `gretap` and `ip6gretap`.
+    Gretap,
     /// Ethernet in UDP (RFC 7348), kind `vxlan`.
     Vxlan,
 }
@@ -60,17 +62,19 @@ pub struct Tunnel {
     pub remote: IpAddr,
     /// Kernel index of the only interface by which its packets come and leave; 0 if it is bound to none.
     pub link: u32,
-    /// Keys of received and of sent packets, for GRE.
+    /// Keys of received and of sent packets, for GRE and Ethernet in it.
     pub keys: [Option<u32>; 2],
+    /// Flags that are set if received and sent packets have a checksum, for GRE and Ethernet in it.
+    pub summed: [bool; 2],
     /// TTL of its packets; 0 for that of the inner packets or, for VXLAN, that of the host's own packets.
     pub ttl: u8,
     /// TOS or traffic class of its packets; with bit 0 set, that of the inner packets.
     pub tos: u8,
     /// Set if all its packets have the DF bit (`pmtudisc`, `df set`); if not, packets inherit it from inner IPv4
-    /// packets, for kinds `ipip` and `gre`. Does not concern tunnels over IPv6.
+    /// packets, for kinds `ipip`, `gre` and `gretap`. Does not concern tunnels over IPv6.
     pub dont_fragment: bool,
-    /// Encapsulation limit that its packets carry (RFC 2473 4.1.1), for kinds `ip6tnl` and `ip6gre`; `None` if they
-    /// carry none.
+    /// Encapsulation limit that its packets carry (RFC 2473 4.1.1), for kinds `ip6tnl`, `ip6gre` and `ip6gretap`; `None`
+    /// if they carry none.
     pub limit: Option<u8>,
     /// Properties of its own, for VXLAN.
     pub vxlan: Option<Vxlan>,
@@ -89,7 +93,7 @@ impl Tunnel {
         let carries = match encapsulation {
             Encapsulation::Ipip => Families::V4,
             Encapsulation::Sit => Families::V6,
-            Encapsulation::Ip6tnl | Encapsulation::Gre | Encapsulation::Vxlan => Families::BOTH,
+            Encapsulation::Ip6tnl | Encapsulation::Gre | Encapsulation::Gretap | Encapsulation::Vxlan => Families::BOTH,
         };
         Self {
             encapsulation,
@@ -98,6 +102,7 @@ impl Tunnel {
             remote,
             link: 0,
             keys: [None; 2],
+            summed: [false; 2],
             ttl: 0,
             tos: 0,
             dont_fragment: false,
@@ -137,14 +142,23 @@ impl Tunnel {
             Encapsulation::Ip6tnl => "ip6tnl",
             Encapsulation::Gre if self.is_over_v6() => "ip6gre",
             Encapsulation::Gre => "gre",
+            Encapsulation::Gretap if self.is_over_v6() => "ip6gretap",
+            Encapsulation::Gretap => "gretap",
             Encapsulation::Vxlan => "vxlan",
         }
     }
 
-    /// Returns whether its packets inherit the DF bit from inner IPv4 packets: with kinds `ipip` and `gre`, but not
-    /// with headers from routes (ip_tunnel_xmit, ip_md_tunnel_xmit).
+    /// Returns whether it carries Ethernet frames: its interface has a MAC address, resolves neighbours, and may be a
+    /// member of a bridge.
+    pub const fn is_ethernet(&self) -> bool {
+        matches!(self.encapsulation, Encapsulation::Gretap | Encapsulation::Vxlan)
+    }
+
+    /// Returns whether its packets inherit the DF bit from inner IPv4 packets: with kinds `ipip`, `gre` and `gretap`,
+    /// but not with headers from routes (ip_tunnel_xmit, ip_md_tunnel_xmit).
     pub const fn inherits_dont_fragment(&self) -> bool {
-        matches!(self.encapsulation, Encapsulation::Ipip | Encapsulation::Gre) && !self.external
+        let inherits = matches!(self.encapsulation, Encapsulation::Ipip | Encapsulation::Gre | Encapsulation::Gretap);
+        inherits && !self.external
     }
 
     /// Returns whether its packets are IPv6 packets.
@@ -167,7 +181,7 @@ impl Tunnel {
                     4
                 }
             }
-            Encapsulation::Gre => 47,
+            Encapsulation::Gre | Encapsulation::Gretap => 47,
             Encapsulation::Vxlan => 17,
         }
     }
@@ -210,7 +224,7 @@ pub struct OuterHeader {
     pub ttl: u8,
     /// TOS or traffic class; its ECN bits depend on the packet within.
     pub tos: u8,
-    /// Set if VXLAN packets have a UDP checksum.
+    /// Set if VXLAN packets have a UDP checksum, or GRE packets one of their own.
     pub checksum: bool,
     /// Set if the packets have the DF bit.
     pub dont_fragment: bool,

@@ -31,7 +31,7 @@ pub(super) fn link(body: &[u8], gone: bool) -> Parsed {
 /// ends, are in the namespace with the number `own`.
 pub(crate) fn upper_elsewhere(body: &[u8], own: u32) -> Option<Link> {
     let (link, below) = properties(body)?;
-    let is_tunnel = link.tunnel.is_some() || link.kind == "vti" || link.kind == "vti6";
+    let is_tunnel = link.tunnel.is_some() || ["vti", "vti6", "ip6erspan"].contains(&link.kind.as_str());
     (below == Some(own) && (link.parent.is_some() || is_tunnel)).then_some(link)
 }
 
@@ -104,8 +104,10 @@ fn link_info(info: &[u8], link: &mut Link) {
         "ipip" => link.tunnel = ip_tunnel(data, Encapsulation::Ipip),
         "sit" => link.tunnel = ip_tunnel(data, Encapsulation::Sit),
         "ip6tnl" => link.tunnel = ip_tunnel(data, Encapsulation::Ip6tnl),
-        "gre" => link.tunnel = gre(data, false),
-        "ip6gre" => link.tunnel = gre(data, true),
+        "gre" => link.tunnel = gre(data, Encapsulation::Gre, false),
+        "ip6gre" => link.tunnel = gre(data, Encapsulation::Gre, true),
+        "gretap" => link.tunnel = gre(data, Encapsulation::Gretap, false),
+        "ip6gretap" => link.tunnel = gre(data, Encapsulation::Gretap, true),
         "vxlan" => link.tunnel = vxlan(data),
         _ => {}
     }
@@ -267,7 +269,7 @@ fn ip_tunnel(data: &[u8], encapsulation: Encapsulation) -> Option<Tunnel> {
     Some(if external { tunnel.with_headers_of_routes() } else { tunnel })
 }
 
-/// Properties of the IPv6 headers that kinds `ip6tnl` and `ip6gre` add.
+/// Properties of the IPv6 headers that kinds `ip6tnl`, `ip6gre` and `ip6gretap` add.
 #[derive(Default)]
 struct Outer6 {
     limit: u8,
@@ -290,9 +292,9 @@ impl Outer6 {
     }
 }
 
-/// Parses the properties of a tunnel of kind `gre` or `ip6gre`.
-fn gre(data: &[u8], v6: bool) -> Option<Tunnel> {
-    let mut tunnel = Tunnel::without_ends(Encapsulation::Gre, v6);
+/// Parses the properties of a tunnel of kind `gre`, `ip6gre`, `gretap` or `ip6gretap`.
+fn gre(data: &[u8], encapsulation: Encapsulation, v6: bool) -> Option<Tunnel> {
+    let mut tunnel = Tunnel::without_ends(encapsulation, v6);
     let (mut flags, mut keys, mut outer6, mut external) = ([0; 2], [0; 2], Outer6::default(), false);
     for (kind, value) in Attributes::after(data, 0) {
         let key = || Some(u32::from_be(u32_at(value, 0)?));
@@ -311,7 +313,7 @@ fn gre(data: &[u8], v6: bool) -> Option<Tunnel> {
             IFLA_GRE_FLOWINFO if v6 => outer6.flowinfo = u32::from_be(u32_at(value, 0)?),
             IFLA_GRE_FLAGS if v6 => outer6.flags = u32_at(value, 0)?,
             IFLA_GRE_ENCAP_TYPE | IFLA_GRE_IGNORE_DF | IFLA_GRE_FWMARK => tunnel.plain &= is_zero(value),
-            IFLA_GRE_COLLECT_METADATA if !v6 => external = true,
+            IFLA_GRE_COLLECT_METADATA if !v6 && !tunnel.is_ethernet() => external = true,
             // Ports and flags of the encapsulation matter only with a type of encapsulation.
             kind => tunnel.plain &= kind <= IFLA_GRE_ENCAP_DPORT && kind > IFLA_GRE_ENCAP_TYPE,
         }
@@ -321,8 +323,11 @@ fn gre(data: &[u8], v6: bool) -> Option<Tunnel> {
         // The kernel compares a received key also without the flag (ip6gre_tunnel_lookup).
         tunnel.plain &= flags[0] & GRE_KEY != 0 || keys[0] == 0;
     }
-    // Tunnels with checksums or sequence numbers are left to the kernel.
-    tunnel.plain &= flags.iter().all(|flags| flags & !GRE_KEY == 0);
+    tunnel.summed = flags.map(|flags| flags & GRE_CSUM != 0);
+    // Tunnels with sequence numbers are left to the kernel, and those that drop what comes without a checksum although
+    // routes give them their headers.
+    let followed = GRE_KEY | if external { 0 } else { GRE_CSUM };
+    tunnel.plain &= flags.iter().all(|flags| flags & !followed == 0);
     for ((to, flags), key) in tunnel.keys.iter_mut().zip(flags).zip(keys) {
         *to = (flags & GRE_KEY != 0).then_some(key);
     }

@@ -153,6 +153,7 @@ fn a_tunnel_is_plain_without_what_is_not_known() {
         remote,
         link: 7,
         keys: [None; 2],
+        summed: [false; 2],
         ttl: 64,
         tos: 1,
         dont_fragment: true,
@@ -227,9 +228,23 @@ fn a_tunnel_is_plain_without_what_is_not_known() {
     let (encapsulation, carries) = (Encapsulation::Gre, Families::BOTH);
     let keyed = Tunnel { encapsulation, carries, keys: [Some(0x102), None], ..plain };
     assert_eq!(of(b"gre\0", &gre, 0), Some(keyed));
+    let tap = Tunnel { encapsulation: Encapsulation::Gretap, ..keyed };
+    assert_eq!(of(b"gretap\0", &gre, 0), Some(tap));
+    assert_eq!(tap.kind(), "gretap");
+    // A checksum of received packets, and of sent ones.
+    for (kind, value, summed) in
+        [(IFLA_GRE_IFLAGS, &[0xa0, 0], [true, false]), (IFLA_GRE_OFLAGS, &[0x80, 0], [false, true])]
+    {
+        let mut data: Vec<_> = gre.iter().filter(|(other, _)| *other != kind).copied().collect();
+        data.push((kind, value));
+        assert_eq!(of(b"gretap\0", &data, 0), Some(Tunnel { summed, ..tap }));
+        assert_eq!(of(b"gre\0", &data, 0), Some(Tunnel { summed, ..keyed }));
+        data.push((IFLA_GRE_COLLECT_METADATA, &[]));
+        assert!(of(b"gre\0", &data, 0).is_some_and(|tunnel| !tunnel.plain), "{kind}");
+    }
     for (kind, value) in [
         (IFLA_GRE_IFLAGS, &[0x30, 0][..]),
-        (IFLA_GRE_OFLAGS, &[0x80, 0]),
+        (IFLA_GRE_OFLAGS, &[0x90, 0]),
         (IFLA_GRE_ENCAP_TYPE, &[2, 0]),
         (IFLA_GRE_IGNORE_DF, &[1]),
         (IFLA_GRE_FWMARK, &[1, 0, 0, 0]),
@@ -242,7 +257,9 @@ fn a_tunnel_is_plain_without_what_is_not_known() {
     }
     let external = [&gre[..], &[(IFLA_GRE_COLLECT_METADATA, &[])]].concat();
     assert_eq!(of(b"gre\0", &external, 0), Some(by_routes(Encapsulation::Gre)));
-    assert!(!of(b"ip6gre\0", &[(IFLA_GRE_COLLECT_METADATA, &[])], 0).unwrap().plain);
+    for kind in [&b"ip6gre\0"[..], b"gretap\0", b"ip6gretap\0"] {
+        assert!(!of(kind, &[(IFLA_GRE_COLLECT_METADATA, &[])], 0).unwrap().plain);
+    }
     // Over IPv6, with an encapsulation limit, a traffic class, or that of the packets within.
     let (local6, remote6) = ([0x20u8; 16], [0x21u8; 16]);
     let plain6 = Tunnel {
@@ -283,8 +300,10 @@ fn a_tunnel_is_plain_without_what_is_not_known() {
         let of = |kind, attributes: &[u16]| {
             of(kind, &attributes.iter().copied().zip(values).collect::<Vec<(u16, &[u8])>>(), 0).unwrap()
         };
-        let [ip6tnl, other] = [of(b"ip6tnl\0", &iptun), of(b"ip6gre\0", &ip6gre)];
+        let [ip6tnl, other, tap] = [of(b"ip6tnl\0", &iptun), of(b"ip6gre\0", &ip6gre), of(b"ip6gretap\0", &ip6gre)];
         assert_eq!(other, Tunnel { encapsulation: Encapsulation::Gre, carries: Families::BOTH, ..ip6tnl });
+        assert_eq!(tap, Tunnel { encapsulation: Encapsulation::Gretap, ..other });
+        assert_eq!(tap.kind(), "ip6gretap");
         ip6tnl
     };
     assert_eq!(over6([0; 4], IP6_TNL_F_CAP, 0), plain6);
@@ -355,6 +374,7 @@ fn a_vxlan_is_plain_without_what_is_not_known() {
         remote: [10, 0, 0, 2].into(),
         link: 0,
         keys: [None; 2],
+        summed: [false; 2],
         ttl: 0,
         tos: 1,
         dont_fragment: false,

@@ -21,6 +21,10 @@ pub struct TunnelEnd {
     pub port: u16,
     /// Key of GRE, or network identifier of VXLAN.
     pub key: Option<u32>,
+    /// Set for Ethernet frames in GRE.
+    pub ethernet: bool,
+    /// Set for GRE with a checksum.
+    pub summed: bool,
 }
 
 impl TunnelEnd {
@@ -36,8 +40,9 @@ impl TunnelEnd {
         }
         bytes[32..36].copy_from_slice(&(self.key.unwrap_or(0) << shift).to_be_bytes());
         bytes[36..38].copy_from_slice(&self.port.to_be_bytes());
-        // END_KEYED, END_V6
-        (bytes[38], bytes[39]) = (self.protocol, u8::from(self.key.is_some()) | u8::from(self.local.is_ipv6()) << 1);
+        // END_KEYED and the constants after it.
+        let flags = [self.key.is_some(), self.local.is_ipv6(), self.ethernet, self.summed].into_iter().zip(0..);
+        (bytes[38], bytes[39]) = (self.protocol, flags.map(|(set, bit)| u8::from(set) << bit).sum());
         bytes
     }
 }
@@ -47,7 +52,7 @@ impl TunnelEnd {
 pub struct TunnelTakes {
     /// Number of the interface that the inner packets belong to, below 4,096.
     pub number: u16,
-    /// Destination MAC address of a VXLAN's frames that are routed.
+    /// Destination MAC address of the frames in it that are routed, if it carries frames.
     pub mac: [u8; 6],
     /// Number of the only interface that receives the packets; `None` if any may.
     pub link: Option<u16>,
@@ -56,7 +61,7 @@ pub struct TunnelTakes {
     /// For IPv4 and for IPv6: set if user space takes packets of flows while that gate is closed, or all packets if
     /// `open` is set, too.
     pub flows: [bool; 2],
-    /// Ports on other members of a VXLAN's bridge to which user space forwards inner frames: bit n stands for
+    /// Ports on other members of the tunnel's bridge to which user space forwards inner frames: bit n stands for
     /// port n.
     pub members: u64,
     /// Set if user space forwards these frames while that gate is closed, too.

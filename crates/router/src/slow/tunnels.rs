@@ -107,7 +107,7 @@ impl SlowPath {
         self.send_through(cx, tables, from, (frame, len), &encap);
     }
 
-    /// Sends a frame to another station, which the port's bridge forwards, through the VXLAN that leads there. Leaves
+    /// Sends a frame to another station, which the port's bridge forwards, through the tunnel that leads there. Leaves
     /// all others to the kernel.
     pub(crate) fn bridge(&mut self, cx: &mut Context<'_>, tables: &Tables, from: Ingress, mut frame: Frame) {
         let data = cx.bufs.arena().data_mut(&mut frame);
@@ -120,7 +120,8 @@ impl SlowPath {
         let route = tables.tunnels.towards(from, data).filter(|(info, _)| self.gates.get(info.id).closed.is_empty());
         let route = route.and_then(|(info, remote)| OuterRoute::to(tables, info, remote, data));
         let len = data.len().saturating_sub(HEADER_LEN) as u32;
-        match route.as_ref().and_then(|route| route.encap(tables, data, len)) {
+        let route = route.as_ref().filter(|route| !route.claim_refresh(|| seconds(cx.now)));
+        match route.and_then(|route| route.encap(tables, data, len)) {
             Some(encap) => self.send_through(cx, tables, from, (frame, len), &encap),
             None => {
                 if from.tag == Tag::OfBridge {

@@ -1,4 +1,4 @@
-//! Frames between a VXLAN and other members of its bridge. Like the XDP program between members (`xdp/bridge.h`), the
+//! Frames between a tunnel and other members of its bridge. Like the XDP program between members (`xdp/bridge.h`), the
 //! router forwards them by their addresses alone, unchanged except for a tag, past gates and settings for routed
 //! packets.
 
@@ -11,7 +11,7 @@ use bywash_wire::ethernet::{HEADER_LEN, ethertype};
 use bywash_wire::{ipv4, ipv6, proto};
 use std::net::IpAddr;
 
-/// A port on another member of the bridge that a VXLAN is a member of.
+/// A port on another member of the bridge that a tunnel is a member of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemberPort {
     /// Kernel index of the member.
@@ -25,7 +25,7 @@ pub struct MemberPort {
 }
 
 impl TunnelInfo {
-    /// Returns the port, or the VLAN's entry on it, by which the VXLAN's bridge forwards a frame to this address;
+    /// Returns the port, or the VLAN's entry on it, by which the tunnel's bridge forwards a frame to this address;
     /// `None` if it is left to the kernel.
     pub(super) fn member(&self, to: &Mac, frame: &[u8]) -> Option<PortId> {
         if self.members.is_empty() || !is_plainly_bridged(frame) {
@@ -38,28 +38,28 @@ impl TunnelInfo {
 }
 
 impl Tunnels {
-    /// Returns the VXLAN, and its end, behind which the bridge of a port has the station that a frame, without a tag,
+    /// Returns the tunnel, and its end, behind which the bridge of a port has the station that a frame, without a tag,
     /// is for. `None` if the frame is left to the kernel.
     pub(crate) fn towards(&self, from: Ingress, frame: &[u8]) -> Option<(&TunnelInfo, IpAddr)> {
         let to: &Mac = frame.first_chunk()?;
-        // The kernel sends any frame, but the hash that chooses its source port needs these headers.
+        // The kernel sends any frame, but fields of the outer headers depend on these.
         let version = frame.get(HEADER_LEN)? >> 4;
         let whole = version == if frame_type(frame) == Some(ethertype::IPV6) { 6 } else { 4 };
         if to[0] & 1 != 0 || !whole || !is_plainly_bridged(frame) {
             return None;
         }
         let first = self.bridged.partition_point(|(bridge, _)| *bridge < from.id);
-        let vxlans = self.bridged[first..].iter().take_while(|(bridge, _)| *bridge == from.id);
-        vxlans.map(|(_, at)| &self.all[*at]).find_map(|vxlan| {
-            let beyond = &vxlan.stations.beyond;
+        let tunnels = self.bridged[first..].iter().take_while(|(bridge, _)| *bridge == from.id);
+        tunnels.map(|(_, at)| &self.all[*at]).find_map(|tunnel| {
+            let beyond = &tunnel.stations.beyond;
             let at = beyond.binary_search_by_key(to, |(mac, _)| *mac).ok()?;
-            let reached = vxlan.members.iter().any(|member| member.port == from.port);
-            (reached && frame.len() <= vxlan.longest as usize).then_some((vxlan, beyond[at].1))
+            let reached = tunnel.members.iter().any(|member| member.port == from.port);
+            (reached && frame.len() <= tunnel.longest as usize).then_some((tunnel, beyond[at].1))
         })
     }
 }
 
-/// Returns whether a frame is an IP packet that the kernel takes from a VXLAN and sends through one whatever it is
+/// Returns whether a frame is an IP packet that the kernel takes from a tunnel and sends through one whatever it is
 /// (pskb_inet_may_pull), and that a bridge forwards by its addresses: it is no neighbour discovery, which the bridge
 /// may answer itself (br_is_nd_neigh_msg).
 fn is_plainly_bridged(frame: &[u8]) -> bool {

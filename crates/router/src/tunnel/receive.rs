@@ -1,6 +1,8 @@
 //! Decapsulation of packets that came through tunnels.
 
-use super::{ECT_1, GRE_LEN, InnerDestination, KEY, KEYED_LEN, LIMIT_LEN, VNI, VXLAN_LEN, any, limit_options};
+use super::{
+    ECT_1, FIELD_LEN, GRE_LEN, InnerDestination, KEY, LIMIT_LEN, SUMMED, TEB, VNI, VXLAN_LEN, any, limit_options,
+};
 use crate::bytes::{be16, be32, frame_type};
 use crate::tables::{Kind, PortInfo, Tables};
 use crate::valid::{host4, valid_header6};
@@ -33,7 +35,7 @@ pub(crate) fn is_outer(tables: &Tables, data: &[u8]) -> bool {
 /// A packet that came through a tunnel, after decapsulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Decapsulated {
-    /// Origin of the packet: for a frame that a bridge forwards, the VXLAN; otherwise the interface that routes it.
+    /// Origin of the packet: for a frame that a bridge forwards, the tunnel; otherwise the interface that routes it.
     pub from: Ingress,
     /// Port by which the bridge forwards the frame, unchanged.
     pub to: Option<PortId>,
@@ -70,14 +72,13 @@ pub(crate) fn decapsulate(
     if link != 0 && tables.port(from.id).is_none_or(|port| port.index != link) {
         return None;
     }
-    if let Some(vxlan) = tunnel.tunnel.vxlan {
-        let accepted = match headers.is_unsummed(ip) {
-            true => remote.is_ipv4() || vxlan.unsummed6,
-            false => headers.sums_up(ip),
-        };
-        if !accepted {
-            return None;
-        }
+    let accepted = match tunnel.tunnel.vxlan {
+        _ if headers.has_sum(ip) => headers.sums_up(ip),
+        Some(vxlan) => remote.is_ipv4() || vxlan.unsummed6,
+        None => true,
+    };
+    if !accepted {
+        return None;
     }
     // Rules were evaluated for packets of no VRF, and a VXLAN's socket takes none of one (udp_sk_bound_dev_eq). Ports
     // of VRFs have routing rules.
@@ -97,9 +98,9 @@ pub(crate) fn decapsulate(
     if tunnel.claim_refresh(&now) {
         return None;
     }
-    let destination = match tunnel.tunnel.vxlan {
-        Some(_) => tunnel.inner_destination(remote, ip.get(len - HEADER_LEN..)?, now)?,
-        None => InnerDestination::Interface,
+    let destination = match tunnel.tunnel.is_ethernet() {
+        true => tunnel.inner_destination(remote, ip.get(len - HEADER_LEN..)?, now)?,
+        false => InnerDestination::Interface,
     };
     if destination == InnerDestination::Interface && !may_be_forwarded(kind, ip.get(len..)?) {
         return None;
@@ -128,14 +129,24 @@ pub(crate) fn put_back(arena: &Arena, outer: RemovedHeaders, frame: &mut Frame) 
     outer.id
 }
 
-/// Completes the transport checksum of an inner packet, if its sender left it to its device. An outer checksum is
-/// already that of the completed packet (local checksum offload).
+/// Completes the transport checksum of an inner packet, or the checksum of GRE, if its sender left it to its device. An
+/// outer checksum is already that of the completed packet if the inner one was left (local checksum offload).
 pub(crate) fn complete_inner(data: &mut [u8]) -> bool {
     let Some(headers) = Headers::of(data) else { return false };
     let ip = &mut data[HEADER_LEN..][..headers.total];
     // If the outer checksum is right, the inner packet is right as it is.
-    let has_sum = headers.port != 0 && !headers.is_unsummed(ip);
-    !(has_sum && headers.sums_up(ip)) && partial::complete(&mut ip[headers.len..])
+    if headers.has_sum(ip) && headers.sums_up(ip) {
+        return false;
+    }
+    let completed = partial::complete(&mut ip[headers.len..]);
+    let gre = &mut ip[headers.ip..];
+    // There is no pseudo-header that the field could have the sum of.
+    if !headers.summed || gre[GRE_LEN..][..2] != [0, 0] {
+        return completed;
+    }
+    let sum = Sum::of(gre).checksum();
+    gre[GRE_LEN..][..2].copy_from_slice(&sum.to_be_bytes());
+    true
 }
 
 /// Outer headers of a packet.
@@ -159,6 +170,10 @@ struct Headers {
     port: u16,
     /// Key, or network identifier.
     key: Option<u32>,
+    /// Set for an Ethernet frame in GRE.
+    ethernet: bool,
+    /// Set for GRE with a checksum.
+    summed: bool,
 }
 
 impl Headers {
@@ -196,8 +211,9 @@ impl Headers {
         let [remote, local] = ends;
         let payload = ip.get(len..total)?;
         let of = |more, kind, key| {
-            let port = 0;
-            Some(Self { remote, local, tos, protocol, ip: len, total, len: len + more, kind, port, key })
+            let (ip, len, port) = (len, len + more, 0);
+            let (ethernet, summed) = (false, false);
+            Some(Self { remote, local, tos, protocol, ip, total, len, kind, port, key, ethernet, summed })
         };
         match protocol {
             proto::IPIP => of(0, ethertype::IPV4, None),
@@ -205,13 +221,24 @@ impl Headers {
             proto::GRE => {
                 // RFC 2784 2.1, RFC 2890 2: flags and version, protocol, and with the flag, the key.
                 let head: &[u8; GRE_LEN] = payload.first_chunk()?;
-                let kind = be16(&head[2..]) as u16;
-                let known = kind == ethertype::IPV4 || kind == ethertype::IPV6;
-                match be16(head) {
-                    0 if known => of(GRE_LEN, kind, None),
-                    KEY if known => of(KEYED_LEN, kind, Some(be32(payload.get(GRE_LEN..KEYED_LEN)?))),
-                    _ => None,
+                let flags = be16(head);
+                if flags & !(SUMMED | KEY) != 0 {
+                    return None;
                 }
+                let summed = flags & SUMMED != 0;
+                let at = GRE_LEN + if summed { FIELD_LEN } else { 0 };
+                let (len, key) = match flags & KEY {
+                    0 => (at, None),
+                    _ => (at + FIELD_LEN, Some(be32(payload.get(at..at + FIELD_LEN)?))),
+                };
+                let kind = be16(&head[2..]) as u16;
+                let ethernet = kind == TEB;
+                let headers = match kind {
+                    ethertype::IPV4 | ethertype::IPV6 => of(len, kind, key),
+                    TEB => of(len + HEADER_LEN, be16(payload.get(len + 12..len + HEADER_LEN)?) as u16, key),
+                    _ => None,
+                };
+                Some(Self { ethernet, summed, ..headers? })
             }
             proto::UDP => {
                 let head: &[u8; VXLAN_LEN + HEADER_LEN] = payload.first_chunk()?;
@@ -229,23 +256,24 @@ impl Headers {
 
     /// Returns the values that name the tunnel of a packet with these headers.
     fn end(&self) -> TunnelEnd {
-        let Self { remote, local, protocol, port, key, .. } = *self;
-        TunnelEnd { remote: if port == 0 { remote } else { any(remote) }, local, protocol, port, key }
+        let Self { remote, local, protocol, port, key, ethernet, summed, .. } = *self;
+        TunnelEnd { remote: if port == 0 { remote } else { any(remote) }, local, protocol, port, key, ethernet, summed }
     }
 
-    /// Returns whether the outer packet, with a UDP header, has no UDP checksum.
-    fn is_unsummed(&self, ip: &[u8]) -> bool {
-        ip.get(self.ip + 6..self.ip + 8) == Some(&[0, 0])
+    /// Returns whether the outer packet has a checksum of UDP or GRE.
+    fn has_sum(&self, ip: &[u8]) -> bool {
+        self.summed || (self.port != 0 && ip.get(self.ip + 6..self.ip + 8) != Some(&[0, 0]))
     }
 
-    /// Returns whether the UDP checksum of the outer packet is right.
+    /// Returns whether that checksum is right.
     fn sums_up(&self, ip: &[u8]) -> bool {
-        let udp = &ip[self.ip..];
+        let data = &ip[self.ip..];
         let pseudo = match self.remote {
-            IpAddr::V4(_) => ip.first_chunk().map(|header| pseudo4(header, proto::UDP, udp.len() as u16)),
-            IpAddr::V6(_) => ip.first_chunk().map(|header| pseudo6(header, proto::UDP, udp.len() as u32)),
+            _ if self.port == 0 => Some(Sum::ZERO),
+            IpAddr::V4(_) => ip.first_chunk().map(|header| pseudo4(header, proto::UDP, data.len() as u16)),
+            IpAddr::V6(_) => ip.first_chunk().map(|header| pseudo6(header, proto::UDP, data.len() as u32)),
         };
-        pseudo.is_some_and(|pseudo| (pseudo + Sum::of(udp)).is_valid())
+        pseudo.is_some_and(|pseudo| (pseudo + Sum::of(data)).is_valid())
     }
 }
 

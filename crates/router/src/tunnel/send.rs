@@ -3,8 +3,8 @@
 //! Packets for which the kernel would do more than encapsulate are left to it, such as an error to be answered.
 
 use super::{
-    CE, ECT_0, GRE_LEN, KEY, KEYED_LEN, LIMIT_LEN, Path, TunnelInfo, VNI, VXLAN_LEN, added, limit_options, own_header,
-    via,
+    CE, ECT_0, FIELD_LEN, GRE_LEN, KEY, LIMIT_LEN, Path, SUMMED, TEB, TunnelInfo, VNI, added, limit_options,
+    own_header, via,
 };
 use crate::bytes::{be16, frame_type};
 use crate::flow::flow_hash;
@@ -26,7 +26,7 @@ pub(crate) struct OuterRoute<'a> {
     info: &'a TunnelInfo,
     path: &'a Path,
     header: OuterHeader,
-    /// Addresses of the inner Ethernet header, for VXLAN.
+    /// Addresses of the inner Ethernet header, if the tunnel carries frames.
     macs: [u8; 12],
     /// Next hop of the outer packets.
     hop: &'a Entry,
@@ -37,7 +37,7 @@ pub(crate) struct Encap<'a> {
     route: &'a OuterRoute<'a>,
     /// Source port, for VXLAN.
     source: u16,
-    /// Flow label, for kinds `ip6tnl` and `ip6gre`.
+    /// Flow label, for kinds `ip6tnl`, `ip6gre` and `ip6gretap`.
     label: u32,
 }
 
@@ -49,7 +49,7 @@ impl<'a> OuterRoute<'a> {
         Self::by(tables, info, path, tables.tunnels.header(info, hop)?, hop.macs)
     }
 
-    /// Looks up the route for a frame that a bridge forwards to this end of a VXLAN; `None` as for [`OuterRoute::of`].
+    /// Looks up the route for a frame that a bridge forwards to this end of a tunnel; `None` as for [`OuterRoute::of`].
     pub fn to(tables: &'a Tables, info: &'a TunnelInfo, remote: IpAddr, frame: &[u8]) -> Option<Self> {
         let (paths, ends) = (&tables.tunnels.paths.all, (info.tunnel.local, remote, info.tunnel.link));
         let at = paths.binary_search_by_key(&ends, |path| path.ends).ok()?;
@@ -132,8 +132,8 @@ fn next_hop(tables: &Tables, path: &Path) -> Option<u32> {
     hops.iter().copied().find(is_own)
 }
 
-/// Returns whether the kernel may do more than encapsulate this IPv6 packet in one of kind `ip6tnl` or `ip6gre`: it
-/// comes from the tunnel's remote, or has extension headers, among which may be an encapsulation limit (RFC 2473
+/// Returns whether the kernel may do more than encapsulate this IPv6 packet in one of kind `ip6tnl`, `ip6gre` or
+/// `ip6gretap`: it comes from the tunnel's remote, or has extension headers, among which may be an encapsulation limit (RFC 2473
 /// 4.1.1).
 fn is_unusual6(tunnel: &Tunnel, ip: &[u8]) -> bool {
     let IpAddr::V6(remote) = tunnel.remote else { return false };
@@ -155,7 +155,7 @@ pub(crate) fn encapsulate(arena: &Arena, encap: &Encap<'_>, frame: &mut Frame, l
     let base = if header.tos & 1 != 0 { tos } else { header.tos };
     let tos = match (tunnel.encapsulation, tunnel.is_over_v6()) {
         // The kernel takes it as it is (prepare_ip6gre_xmit_ipv4).
-        (Encapsulation::Gre, true) => base,
+        (Encapsulation::Gre | Encapsulation::Gretap, true) => base,
         // INET_ECN_encapsulate: the outer packet of one that has experienced congestion has not experienced any itself.
         _ => base & !CE | if tos & CE == CE { ECT_0 } else { tos & CE },
     };
@@ -178,19 +178,32 @@ pub(crate) fn encapsulate(arena: &Arena, encap: &Encap<'_>, frame: &mut Frame, l
     ethernet[..12].copy_from_slice(&hop.macs);
     let kind = if tunnel.is_over_v6() { ethertype::IPV6 } else { ethertype::IPV4 };
     ethernet[12..].copy_from_slice(&kind.to_be_bytes());
+    if tunnel.is_ethernet() {
+        // The EtherType behind them is still there.
+        ip[added(tunnel, header) - HEADER_LEN..][..12].copy_from_slice(macs);
+    }
     let (pseudo, rest) = outer.write(encap, ip)?;
     match (tunnel.encapsulation, tunnel.vxlan) {
-        (Encapsulation::Gre, _) => {
-            let kind = if v6 { ethertype::IPV6 } else { ethertype::IPV4 };
-            let flags = if header.keyed { KEY as u16 } else { 0 };
-            rest[..2].copy_from_slice(&flags.to_be_bytes());
+        (Encapsulation::Gre | Encapsulation::Gretap, _) => {
+            let kind = match v6 {
+                _ if tunnel.is_ethernet() => TEB,
+                true => ethertype::IPV6,
+                false => ethertype::IPV4,
+            };
+            let flags = if header.keyed { KEY } else { 0 } | if header.checksum { SUMMED } else { 0 };
+            rest[..2].copy_from_slice(&(flags as u16).to_be_bytes());
             rest[2..4].copy_from_slice(&kind.to_be_bytes());
             if header.keyed {
-                rest[GRE_LEN..KEYED_LEN].copy_from_slice(&header.id.to_be_bytes());
+                let at = GRE_LEN + if header.checksum { FIELD_LEN } else { 0 };
+                rest[at..at + FIELD_LEN].copy_from_slice(&header.id.to_be_bytes());
+            }
+            if header.checksum {
+                rest[GRE_LEN..][..FIELD_LEN].fill(0);
+                let sum = nonzero(Sum::of(rest).checksum());
+                rest[GRE_LEN..][..2].copy_from_slice(&sum.to_be_bytes());
             }
         }
         (_, Some(vxlan)) => {
-            rest[VXLAN_LEN..VXLAN_LEN + 12].copy_from_slice(macs);
             rest[..2].copy_from_slice(&encap.source.to_be_bytes());
             rest[2..4].copy_from_slice(&vxlan.port.to_be_bytes());
             let len = rest.len() as u16;
@@ -199,14 +212,19 @@ pub(crate) fn encapsulate(arena: &Arena, encap: &Encap<'_>, frame: &mut Frame, l
             rest[8..12].copy_from_slice(&VNI.to_be_bytes());
             rest[12..16].copy_from_slice(&(header.id << 8).to_be_bytes());
             if header.checksum {
-                let sum = (pseudo + Sum::of(rest)).checksum();
-                // RFC 768: zero means that there is no checksum.
-                rest[6..8].copy_from_slice(&if sum == 0 { u16::MAX } else { sum }.to_be_bytes());
+                let sum = nonzero((pseudo + Sum::of(rest)).checksum());
+                rest[6..8].copy_from_slice(&sum.to_be_bytes());
             }
         }
         _ => {}
     }
     Some(hop.port)
+}
+
+/// Returns a checksum as the kernel writes it, also that of GRE (skb_checksum_help): zero means that UDP has none (RFC
+/// 768).
+const fn nonzero(sum: u16) -> u16 {
+    if sum == 0 { u16::MAX } else { sum }
 }
 
 /// Fields of an outer IP header.

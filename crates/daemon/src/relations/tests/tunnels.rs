@@ -11,6 +11,13 @@ pub fn tunnel(index: u32, local: u8, remote: u8, key: Option<u32>) -> Link {
     Link { mac: None, tunnel: Some(tunnel), ..link(index, &format!("g{index}"), "gre") }
 }
 
+/// Returns a tunnel that carries Ethernet frames in GRE.
+fn tap(index: u32) -> Link {
+    let tunnel = tunnel(index, 1, 1, None).tunnel;
+    let tunnel = tunnel.map(|tunnel| Tunnel { encapsulation: Encapsulation::Gretap, ..tunnel });
+    Link { tunnel, ..link(index, &format!("t{index}"), "gretap") }
+}
+
 /// Returns the reasons why tunnels are left, by index.
 fn left_tunnels(links: &[Link]) -> BTreeMap<u32, Option<String>> {
     let mut relations = Relations::default();
@@ -72,6 +79,20 @@ fn tunnels_that_do_more_are_left() {
     assert_eq!(left(link(6, "ip_vti0", "vti")).as_deref(), Some("vti interface ip_vti0 may take its packets"));
     assert_eq!(left(Link { up: false, ..link(6, "ip_vti0", "vti") }), None);
     assert_eq!(left(link(6, "vti6", "vti6")), None);
+    let tap = tap(5);
+    assert_eq!(why(tap.clone()), "");
+    assert!(why(Link { mac: None, ..tap.clone() }).contains("neighbours"));
+    let over6 = tap.tunnel.map(|tunnel| {
+        let of = |last| Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, last).into();
+        Tunnel { local: of(1), remote: of(2), ..tunnel }
+    });
+    let left = |over: &Link, other| left_tunnels(&[over.clone(), other])[&5].clone();
+    let erspan = link(6, "er0", "ip6erspan");
+    assert_eq!(left(&tap, erspan.clone()), None);
+    let over6 = Link { tunnel: over6, ..tap };
+    assert_eq!(left(&over6, link(6, "er0", "erspan")), None);
+    assert_eq!(left(&over6, erspan).as_deref(), Some("ip6erspan interface er0 may take its packets"));
+    assert_eq!(left(&over6, plain.clone()), None, "of another kind, with the same ends");
     let vlan = Link { parent: Some(5), ..link(6, "v6", "vlan") };
     assert_eq!(left_tunnels(&[plain.clone(), vlan])[&5].as_deref(), Some("vlan interface v6 is above it"));
     for (local, remote) in
@@ -119,6 +140,9 @@ fn a_vxlan_has_the_packets_of_its_bridge() {
     assert!(why(&[bridge(), Link { mtu: 1400, ..plain.clone() }]).contains("MTU"));
     let ipvlan = Link { parent: Some(BRIDGE), ..link(9, "iv0", "ipvlan") };
     assert_eq!(why(&[bridge(), plain.clone(), ipvlan]), "ipvlan interface iv0 is above it");
+    let of_bridge = Link { master: Some(BRIDGE), member: Some(member(true, true)), ..tap(5) };
+    let (joined, ageing) = through(&[bridge(), of_bridge]).unwrap().unwrap();
+    assert_eq!((joined.index, ageing), (BRIDGE, Some(300)));
     let bond = Link { master: Some(BOND), ..plain.clone() };
     assert!(why(&[link(BOND, "bond0", "bond"), bond]).contains("belongs to bond"));
     // The interface of a VLAN that has no tag on it; a port's membership needs learning.

@@ -38,7 +38,7 @@ fn has_headers(tunnel: &Tunnel, outer: &Outer) -> bool {
     let OuterHeader { id, keyed, checksum, .. } = outer.header;
     let fits = match tunnel.encapsulation {
         Encapsulation::Vxlan => !keyed && id >> 24 == 0,
-        Encapsulation::Gre => !checksum,
+        Encapsulation::Gre | Encapsulation::Gretap => !checksum,
         _ => !checksum && !keyed,
     };
     fits && outer.remote.is_ipv6() == tunnel.is_over_v6()
@@ -272,14 +272,14 @@ impl Links {
         let (spec, _) = self.tunnels.get(&index)?;
         let (tunnel, (of, vlan)) = (spec.tunnel, spec.fdb());
         let remote = match station {
-            Some(mac) => end(*self.stations.get(&(of, vlan, mac))?)?,
-            None => tunnel.remote,
+            Some(mac) if tunnel.vxlan.is_some() => end(*self.stations.get(&(of, vlan, mac))?)?,
+            _ => tunnel.remote,
         };
         Some((remote, self.path((tunnel.local, remote, tunnel.link))?))
     }
 
     /// Returns the tunnel through which packets routed to an interface reach the neighbour with this MAC address: the
-    /// interface itself or, for a bridge, the VXLAN behind which its FDB has the address. `None` if there is none.
+    /// interface itself or, for a bridge, the member behind which its FDB has the address. `None` if there is none.
     pub fn tunnel_towards(&self, index: u32, to: Mac) -> Option<u32> {
         if self.is_tunnel(index) {
             return Some(index);
@@ -303,12 +303,12 @@ impl Links {
         (changed, self.tunnels.values().filter(|_| others).map(|(spec, _)| spec.interface()).collect())
     }
 
-    /// Returns whether the stations of a VXLAN have changed since the last [`Links::refresh_ends`].
+    /// Returns whether the stations of a tunnel have changed since the last [`Links::refresh_ends`].
     pub fn has_stale_ends(&self) -> bool {
         !self.stale_ends.is_empty()
     }
 
-    /// Returns the stations from whose frames the kernel would learn nothing new, each with the end of the VXLAN that
+    /// Returns the stations from whose frames the kernel would learn nothing new, each with the end of the tunnel that
     /// it must be behind, or `None` for any end.
     fn known_stations(&self, spec: &TunnelSpec) -> Vec<(Mac, Option<IpAddr>)> {
         let learns = spec.tunnel.vxlan.is_some_and(|vxlan| vxlan.learns);
@@ -325,12 +325,12 @@ impl Links {
         behind.filter_map(|((.., mac), _)| Some((*mac, from(*mac)?))).collect()
     }
 
-    /// Returns whether a VXLAN is a member of a bridge.
+    /// Returns whether a tunnel is a member of a bridge.
     pub fn bridges_tunnels(&self) -> bool {
         self.tunnels.values().any(|(spec, _)| spec.bridge.is_some())
     }
 
-    /// Returns the stations behind other members of a VXLAN's bridge, with the members' kernel indices.
+    /// Returns the stations behind other members of a tunnel's bridge, with the members' kernel indices.
     fn behind_members(&self, spec: &TunnelSpec) -> Vec<(Mac, u32)> {
         let Some((bridge, vlan)) = spec.bridge.map(|of| of.fdb()) else { return vec![] };
         let all = self.stations.range((bridge, vlan, [0; 6])..=(bridge, vlan, [0xff; 6]));
@@ -341,16 +341,20 @@ impl Links {
         all.filter_map(member).collect()
     }
 
-    /// Returns the stations that a VXLAN's bridge has behind it, with the ends that it sends their frames to.
+    /// Returns the stations that a tunnel's bridge has behind it, with the ends that it sends their frames to.
     fn beyond(&self, spec: &TunnelSpec) -> Vec<(Mac, IpAddr)> {
         let Some((bridge, vlan)) = spec.bridge.map(|of| of.fdb()) else { return vec![] };
         let member = Behind::Member(spec.own_index());
-        let is_behind = |mac: &Mac| self.stations.get(&(bridge, vlan, *mac)) == Some(&member);
-        self.stations_of(spec).filter(|(mac, _)| is_behind(mac)).collect()
+        if spec.tunnel.vxlan.is_some() {
+            let is_behind = |mac: &Mac| self.stations.get(&(bridge, vlan, *mac)) == Some(&member);
+            return self.stations_of(spec).filter(|(mac, _)| is_behind(mac)).collect();
+        }
+        let all = self.stations.range((bridge, vlan, [0; 6])..=(bridge, vlan, [0xff; 6]));
+        all.filter(|(_, behind)| **behind == member).map(|((.., mac), _)| (*mac, spec.tunnel.remote)).collect()
     }
 
     /// Returns the length in bytes, with the Ethernet header and without a tag, of the longest frame that a bridge (or
-    /// a VLAN interface on it) sends from a port through a VXLAN; `None` if it sends none by addresses alone.
+    /// a VLAN interface on it) sends from a port through a tunnel; `None` if it sends none by addresses alone.
     pub fn bridged_through(&self, number: PortId, port: PortId) -> Option<u32> {
         let bridge = self.bridge_with(number, port)?;
         let vxlans = bridge.vxlans.iter().filter_map(|index| Some(&self.tunnels.get(index)?.0));
@@ -362,7 +366,7 @@ impl Links {
         self.get(spec.own_index()).map_or(0, |link| link.mtu + HEADER_LEN as u32)
     }
 
-    /// Returns whether frames go through a VXLAN past the kernel to a station that a bridge, or the VLAN interface on
+    /// Returns whether frames go through a tunnel past the kernel to a station that a bridge, or the VLAN interface on
     /// one, has behind this member. If not, workers would hand them back one by one.
     pub(super) fn leads_through(&self, bridge: u32, behind: Behind, mac: Mac) -> bool {
         let Behind::Member(member) = behind else { return false };
@@ -382,7 +386,7 @@ impl Links {
         }
     }
 
-    /// Returns the ports to which a VXLAN's bridge forwards frames from it by their addresses alone.
+    /// Returns the ports to which a tunnel's bridge forwards frames from it by their addresses alone.
     fn reached(&self, spec: &TunnelSpec) -> Vec<MemberPort> {
         let bridge = spec.bridge.and_then(|of| self.master(of.index));
         bridge.map_or_else(Vec::new, |bridge| self.reached_from(bridge, spec.own_index()))
@@ -406,8 +410,8 @@ impl Links {
         tunnel.external && tunnel.vxlan.is_none() && !(self.translating & tunnel.family()).is_empty()
     }
 
-    /// Returns whether the kernel lets a tunnel use its local address. That of kinds `ip6tnl` and `ip6gre` must be one
-    /// of an interface outside of VRFs, and not tentative (ip6_tnl_xmit_ctl, ip6_tnl_rcv_ctl); a local route to it is
+    /// Returns whether the kernel lets a tunnel use its local address. That of kinds `ip6tnl`, `ip6gre` and `ip6gretap` must
+    /// be one of an interface outside of VRFs, and not tentative (ip6_tnl_xmit_ctl, ip6_tnl_rcv_ctl); a local route to it is
     /// enough for others, and is looked up for each packet.
     fn has_local(&self, tunnel: &Tunnel) -> bool {
         let is = |address: &Address| address.addr == tunnel.local && !address.secondary;
@@ -420,10 +424,9 @@ impl Links {
     /// has room for.
     pub fn ends(&self) -> BTreeMap<TunnelEnd, Entrance> {
         let of = |spec: &TunnelSpec| {
-            let mac = match spec.tunnel.vxlan {
-                Some(_) if MasterSpec::vlan_of_index(spec.interface()).is_some() => Mac::default(),
-                Some(_) => self.get(spec.interface())?.mac?,
-                None => Mac::default(),
+            let mac = match spec.tunnel.is_ethernet() {
+                true if MasterSpec::vlan_of_index(spec.interface()).is_none() => self.get(spec.interface())?.mac?,
+                _ => Mac::default(),
             };
             let id = spec.bridge.map_or(Some(spec.id), |of| Some(self.master(of.index)?.id))?;
             let link = match spec.tunnel.link {
@@ -445,12 +448,12 @@ impl Links {
         master.or_else(|| Some(self.vlans.get(&index)?.0.id)).or_else(|| self.device_of(index))
     }
 
-    /// Brings the stations of VXLANs up to date, for [`Links::tunnels`].
+    /// Brings the stations of tunnels up to date, for [`Links::tunnels`].
     pub fn refresh_ends(&mut self) {
         self.note_bridged();
         self.ends.retain(|index, _| self.tunnels.contains_key(index));
-        let vxlans = self.tunnels.values().filter(|(spec, _)| spec.tunnel.vxlan.is_some());
-        for spec in vxlans.map(|(spec, _)| *spec).collect::<Vec<_>>() {
+        let of_stations = self.tunnels.values().filter(|(spec, _)| spec.tunnel.is_ethernet());
+        for spec in of_stations.map(|(spec, _)| *spec).collect::<Vec<_>>() {
             let before = self.ends.get(&spec.index);
             if before.is_none() || self.stale_ends.contains(&spec.index) {
                 let new = Stations::new(self.known_stations(&spec), before.unwrap_or(&Arc::default()));
