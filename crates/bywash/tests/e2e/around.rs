@@ -6,6 +6,7 @@ mod filters;
 mod firewalls;
 mod hooks;
 mod ipsec;
+mod taps;
 mod tunnels;
 mod tunnels6;
 mod vlans;

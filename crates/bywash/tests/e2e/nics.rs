@@ -570,21 +570,28 @@ fn frames_from_a_trunk(lab: &Cabled, interface: bool) {
 #[test]
 fn nics_carry_a_network_through_a_vxlan() {
     require!(require_lab(), groups().map(drop), kernel_has("vxlan"));
-    on_each(|lab| network_through_a_vxlan(lab, Through::Bridge));
+    on_each(|lab| network_through_a_tunnel(lab, Through::Bridge));
 }
 
 /// Likewise, in a VLAN of a bridge that has no interface in it, with a tag on the NIC.
 #[test]
 fn nics_carry_a_vlan_through_a_vxlan() {
     require!(require_lab(), groups().map(drop), kernel_has("vxlan"), kernel_has("bridge-vlans"), kernel_has("8021q"));
-    on_first(|lab| network_through_a_vxlan(lab, Through::Vlan));
+    on_first(|lab| network_through_a_tunnel(lab, Through::Vlan));
 }
 
 /// Likewise, through a VXLAN of several networks, one of which is the VLAN.
 #[test]
 fn nics_carry_a_vlan_through_a_network_of_a_vxlan() {
     require!(require_lab(), groups().map(drop), kernel_has("vxlan"), kernel_has("bridge-vlans"), kernel_has("8021q"));
-    on_first(|lab| network_through_a_vxlan(lab, Through::Network));
+    on_first(|lab| network_through_a_tunnel(lab, Through::Network));
+}
+
+/// The same with Ethernet in GRE.
+#[test]
+fn nics_carry_a_network_through_ethernet_in_gre() {
+    require!(require_lab(), groups().map(drop), kernel_has("gretap"));
+    on_first(|lab| network_through_a_tunnel(lab, Through::Gretap));
 }
 
 /// Bridge between a NIC and a VXLAN.
@@ -592,26 +599,29 @@ fn nics_carry_a_vlan_through_a_network_of_a_vxlan() {
 enum Through {
     /// Bridge that does not filter VLANs.
     Bridge,
+    /// The same with a tunnel of kind `gretap` in place of the VXLAN.
+    Gretap,
     /// A VLAN with a tag on the NIC and none on the VXLAN.
     Vlan,
     /// A VLAN with a tag on the NIC that is a network of the VXLAN.
     Network,
 }
 
-fn network_through_a_vxlan(lab: &Cabled, through: Through) {
+fn network_through_a_tunnel(lab: &Cabled, through: Through) {
     let (near, far) = (&lab.nics[1], &lab.nics[2]);
-    let properties = match through {
-        Through::Network => "external nolearning",
-        _ => "id 5 remote 10.0.2.2",
+    let (kind, of_r, of_b) = match through {
+        Through::Gretap => ("gretap key 5 csum", "remote 10.0.2.2", "remote 10.0.2.1"),
+        Through::Network => ("vxlan dstport 4789", "external nolearning", "id 5 remote 10.0.2.1"),
+        _ => ("vxlan dstport 4789", "id 5 remote 10.0.2.2", "id 5 remote 10.0.2.1"),
     };
     lab.r
         .ip_batch(&format!(
-            "link add vx0 type vxlan {properties} local 10.0.2.1 dstport 4789\nlink set vx0 mtu 1450 up\n\
+            "link add vx0 type {kind} {of_r} local 10.0.2.1\nlink set vx0 mtu 1450 up\n\
              link set {near} mtu 1450\n"
         ))
         .unwrap();
     let mac_of_b = "02:00:00:00:05:02";
-    let tagged = through != Through::Bridge;
+    let tagged = matches!(through, Through::Vlan | Through::Network);
     if tagged {
         bridge_with_a_trunk(lab, "vx0", false);
         let bridge = |line: &str| drop(lab.r.run(&line.split(' ').collect::<Vec<_>>()).unwrap());
@@ -634,7 +644,7 @@ fn network_through_a_vxlan(lab: &Cabled, through: Through) {
     join_network(lab, tagged, 1450);
     lab.b
         .ip_batch(&format!(
-            "link add vx0 address {mac_of_b} type vxlan id 5 local 10.0.2.2 remote 10.0.2.1 dstport 4789\n\
+            "link add vx0 address {mac_of_b} type {kind} {of_b} local 10.0.2.2\n\
              link set vx0 mtu 1450 up\naddress add 10.9.0.2/24 dev vx0\naddress add fd00:9::2/64 dev vx0 nodad\n",
         ))
         .unwrap();

@@ -12,16 +12,18 @@ use std::net::IpAddr;
 
 /// A tunnel between the router and host b: name, kind and options, MTU, and the numbers of the networks in it (0 for
 /// none). A VXLAN is over IPv6 with the option `over6`. With the option `chosen`, it has no address of its own at the
-/// router; with `external`, neither, and it takes the headers from the routes there, which have the properties instead.
+/// router; with `external`, neither, and it takes the headers from the routes there, which have the properties instead;
+/// with `bridged`, it is a member of a bridge there, which has the addresses.
 pub type Row = (&'static str, &'static str, u32, u8, u16);
 
-const TUNNELS: [Row; 7] = [
+const TUNNELS: [Row; 8] = [
     ("tg", "gre", 1476, 81, 81),
     ("tk", "gre key 7 ttl 33 tos 0x10", 1472, 82, 82),
     ("tn", "gre ikey 8 okey 9 tos inherit ttl 64 nopmtudisc", 1472, 83, 83),
     ("ti", "ipip ttl 64", 1480, 84, 0),
     ("ts", "sit ttl 64", 1480, 0, 85),
     ("tc", "gre key 10 chosen", 1472, 86, 86),
+    ("tm", "gre key 11 csum", 1468, 80, 80),
     ("t6", "sit ttl inherit tos 0x20 nopmtudisc", 1480, 0, 0),
 ];
 
@@ -40,8 +42,8 @@ pub const CHOSEN: [Row; 2] = [
 /// Two VXLANs that are members of a bridge at the router, which has the addresses: VXLAN and bridge learn, and are
 /// told.
 pub const BRIDGED: [Row; 2] = [
-    ("vl", "vxlan id 89 dstport 4789", 1450, 89, 89),
-    ("vn", "vxlan id 90 dstport 4789 nolearning ttl 9 df set", 1450, 90, 90),
+    ("vl", "vxlan id 89 dstport 4789 bridged", 1450, 89, 89),
+    ("vn", "vxlan id 90 dstport 4789 nolearning ttl 9 df set bridged", 1450, 90, 90),
 ];
 
 /// Two VXLANs that take the headers of their packets from routes.
@@ -144,7 +146,9 @@ impl Tunnels {
                     false => format!("local {local}"),
                 };
                 let ends = if external { String::new() } else { format!("{local} remote {remote}") };
-                let options = options.replace(" over6", "").replace(" chosen", "").replace(" networks", "");
+                let bridge = (host == 1 && options.ends_with(" bridged")).then(|| format!("br{v4}"));
+                let without = |options: String, word: &&str| options.replace(&format!(" {word}"), "");
+                let options = ["over6", "chosen", "networks", "bridged"].iter().fold((*options).into(), without);
                 let (options, outer) = match options.strip_suffix(" external") {
                     Some(options) if external => outer_of(options),
                     plain => (plain.unwrap_or(&options).to_owned(), String::new()),
@@ -155,10 +159,9 @@ impl Tunnels {
                     _ => options.to_owned(),
                 };
                 // Without an interface below it or a remote, a tunnel does not know its MTU.
-                let ethernet = kind == "vxlan";
+                let ethernet = kind == "vxlan" || kind.ends_with("tap");
                 let address = if ethernet { format!("address {}", mac_of(*v4, host)) } else { String::new() };
                 let mtu = if ethernet || external { format!("mtu {mtu}") } else { String::new() };
-                let bridge = (host == 1 && BRIDGED.iter().any(|row| row.0 == *name)).then(|| format!("br{v4}"));
                 let mut lines = String::new();
                 let address = match &bridge {
                     Some(bridge) => {
@@ -215,7 +218,8 @@ impl Tunnels {
     /// Has host b's answers to host a go by a tunnel.
     pub fn answer_by(&self, name: &str, v4: u8, v6: u16) {
         let (a, b) = (self.0.a(), self.0.b());
-        let ethernet = self.1.iter().any(|row| row.0 == name && row.1.starts_with("vxlan"));
+        let ethernet = |row: &Row| row.1.starts_with("vxlan") || row.1.contains("gretap");
+        let ethernet = self.1.iter().any(|row| row.0 == name && ethernet(row));
         let by = |carries: bool, via: String| if carries { format!("dev {name}") } else { format!("via {via}") };
         if ethernet {
             let lines =
@@ -304,7 +308,7 @@ impl Tunnels {
 #[test]
 fn tunnels_are_forwarded_past_the_kernel() {
     require!(require_lab(), has_tunnels());
-    forwards(&TUNNELS[..6], "10.0.2.1 to 10.0.2.2");
+    forwards(&TUNNELS[..7], "10.0.2.1 to 10.0.2.2");
 }
 
 #[test]
@@ -374,10 +378,10 @@ pub fn forwards(rows: &'static [Row], ends: &str) {
         let shown = bywash.port("r1");
         let kind = rows[0].1.split(' ').next().unwrap();
         let above = shown["above"].as_array().unwrap().iter();
-        let is_tunnel = |of: &&serde_json::Value| of["ends"] == ends || of["name"] == "tc";
+        let is_tunnel = |of: &&serde_json::Value| of["ends"] == ends || of["name"] == "tc" || of["name"] == "gc";
         let above: Vec<_> = above.filter(|of| of["kind"] == "bridge" || is_tunnel(of)).collect();
         let bridges = above.iter().filter(|of| of["kind"] == "bridge").count();
-        assert_eq!(bridges, if rows[0].0 == BRIDGED[0].0 { rows.len() } else { 0 }, "{shown}");
+        assert_eq!(bridges, if rows[0].1.ends_with(" bridged") { rows.len() } else { 0 }, "{shown}");
         assert_eq!(above.len() - bridges, rows.len(), "{shown}");
         assert!(above.iter().any(|of| of["kind"] == kind), "{shown}");
         let left = "link add left type vxlan id 99 dstport 4790 remote 10.0.2.2 ttl inherit\nlink set left up";

@@ -31,8 +31,19 @@ pub fn frame(to: &str, from: &str, kind: u16, packet: &[u8]) -> Vec<u8> {
     [&mac(to).0[..], &mac(from).0, &kind.to_be_bytes(), packet].concat()
 }
 
+/// Returns a GRE packet with these flags, protocol and key. A checksum is right, changed by `wrong`.
+pub fn gre(flags: u16, kind: u16, key: &[u8], wrong: u16, payload: &[u8]) -> Vec<u8> {
+    let summed: &[u8] = if flags & 0x8000 == 0 { &[] } else { &[0; 4] };
+    let mut packet = [&flags.to_be_bytes()[..], &kind.to_be_bytes(), summed, key, payload].concat();
+    if !summed.is_empty() {
+        let sum = Sum::of(&packet).checksum() ^ wrong;
+        packet[4..6].copy_from_slice(&sum.to_be_bytes());
+    }
+    packet
+}
+
 /// Clears the fields that the kernel chooses as it likes: identification, and with it the checksum.
-fn masked(mut frame: Vec<u8>) -> Vec<u8> {
+pub fn masked(mut frame: Vec<u8>) -> Vec<u8> {
     frame[18..20].fill(0);
     frame[24..26].fill(0);
     frame
@@ -85,17 +96,20 @@ fn passed(tunnels: &Tunnels, from_a: bool, frames: &[Vec<u8>], last: &[u8]) -> V
 #[test]
 fn packets_are_encapsulated_as_the_kernel_does() {
     require!(require_lab(), has_tunnels());
-    let tunnels = Tunnels::new(&TUNNELS[..6]);
+    let tunnels = Tunnels::new(&TUNNELS[..7]);
     let (b, r) = (tunnels.0.b(), tunnels.0.r());
     // Another tunnel of kind `sit`, which needs another address of the router or the host.
-    let (name, options, ..) = TUNNELS[6];
+    let (name, options, ..) = TUNNELS[7];
     r.ip_batch(&format!(
         "address add 10.0.2.101/24 dev r1\nlink add name {name} type {options} local 10.0.2.101 remote {}\nlink set {name} up\n\
          route add fd99::/64 dev {name}\n",
         b.v4
     ))
     .unwrap();
-    encapsulates(&tunnels, &[81, 82, 83, 84, 86], &[0xfd81, 0xfd82, 0xfd83, 0xfd85, 0xfd86, 0xfd99], masked);
+    // The kernel would leave the checksum to the device.
+    r.run(&["ethtool", "-K", "r1", "tx", "off"]).unwrap();
+    let nets6 = [0xfd80, 0xfd81, 0xfd82, 0xfd83, 0xfd85, 0xfd86, 0xfd99];
+    encapsulates(&tunnels, &[80, 81, 82, 83, 84, 86], &nets6, masked);
 }
 
 #[test]
@@ -187,7 +201,7 @@ pub fn encapsulates(tunnels: &Tunnels, nets4: &[u8], nets6: &[u16], masked: impl
 #[test]
 fn packets_are_decapsulated_as_the_kernel_does() {
     require!(require_lab(), has_tunnels());
-    let tunnels = Tunnels::new(&TUNNELS[..6]);
+    let tunnels = Tunnels::new(&TUNNELS[..7]);
     let (a, b) = (tunnels.0.a(), tunnels.0.b());
     let ends = (b.v4, b.router_v4);
     let (mut frames, mut plain) = (vec![], 0);
@@ -198,6 +212,7 @@ fn packets_are_decapsulated_as_the_kernel_does() {
         plain += u64::from(taken);
         frames.push(frame(&b.router_mac, &b.mac, 0x0800, &packet));
     };
+    let summed = gre;
     let gre = |flags: u16, kind: u16, more: &[u8], payload: &[u8]| {
         [&flags.to_be_bytes()[..], &kind.to_be_bytes(), more, payload].concat()
     };
@@ -215,6 +230,14 @@ fn packets_are_decapsulated_as_the_kernel_does() {
     add(true, &|p| around(0, 64, 0, 47)(&gre(0x2000, 0x86dd, &[0, 0, 0, 8], p)), &in6);
     add(true, &|p| around(0, 64, 0, 4)(p), &in4);
     add(true, &|p| around(0, 64, 0, 41)(p), &in6);
+    // With a checksum: right, wrong, missing, not expected.
+    let key = &[0, 0, 0, 11];
+    add(true, &|p| around(0, 64, 0, 47)(&summed(0xa000, 0x0800, key, 0, p)), &in4);
+    add(true, &|p| around(0, 64, 0, 47)(&summed(0xa000, 0x86dd, key, 0, p)), &in6);
+    add(false, &|p| around(0, 64, 0, 47)(&summed(0xa000, 0x0800, key, 1, p)), &in4);
+    add(false, &|p| around(0, 64, 0, 47)(&summed(0x2000, 0x0800, key, 0, p)), &in4);
+    add(false, &|p| around(0, 64, 0, 47)(&summed(0x8000, 0x0800, &[], 0, p)), &in4);
+    add(false, &|p| around(0, 64, 0, 47)(&summed(0xa000, 0x0800, &[0, 0, 0, 7], 0, p)), &in4);
     // Congestion marks, around and within.
     for tos in 0..4 {
         for within in 0..4 {
