@@ -50,9 +50,9 @@ pub struct Port {
 pub struct Above {
     /// Name of the interface; of one of several networks of a VXLAN, followed by its VNI: `vx0 VNI 1010`.
     pub name: String,
-    /// Kind: `bond`, `team`, `bridge`, `vlan`, `macvlan`, `gre`, `ipip`, `sit`, `ip6gre`, `ip6tnl` or `vxlan`. A tunnel
-    /// is listed with the port that its remote is reached through; one that is left to the kernel, with the first port
-    /// if that is not known.
+    /// Kind: `bond`, `team`, `bridge`, `vlan`, `macvlan`, `gre`, `gretap`, `ipip`, `sit`, `ip6gre`, `ip6gretap`,
+    /// `ip6tnl` or `vxlan`. A tunnel is listed with the port that its remote is reached through; one that is left to
+    /// the kernel, with the first port if that is not known.
     pub kind: String,
     /// Protocol and number of a VLAN, such as `802.1Q 10`; null for other kinds.
     pub tag: Option<String>,

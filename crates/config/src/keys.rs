@@ -164,8 +164,8 @@ pub static ROUTER: Section = Section {
             .example("false"),
         key("tunnels", Bool, "true", "")
             .doc(
-                "Forwards packets through tunnels of kinds `gre`, `ipip`, `sit`, `ip6gre`, `ip6tnl` and `vxlan` past \
-                 the kernel. With `false` they are left to the kernel.",
+                "Forwards packets through tunnels of kinds `gre`, `gretap`, `ipip`, `sit`, `ip6gre`, `ip6gretap`, \
+                 `ip6tnl` and `vxlan` past the kernel. With `false` they are left to the kernel.",
             )
             .example("false"),
         key("bridges", Bool, "true", "")
