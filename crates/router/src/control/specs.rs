@@ -39,7 +39,7 @@ pub struct MasterSpec {
     pub tagged: Vec<(PortId, PortId)>,
     /// Tag of its frames on these ports ([`crate::vlan::tag`]).
     pub tag: [u8; 4],
-    /// Indices of the VXLANs that are members of the bridge ([`TunnelSpec::index`]), whose frames have no tag there
+    /// Indices of the tunnels that are members of the bridge ([`TunnelSpec::index`]), whose frames have no tag there
     /// ([`Bridged`]).
     pub vxlans: Vec<u32>,
     /// Choice of the member that a packet leaves by.
@@ -151,23 +151,23 @@ pub struct TunnelSpec {
     /// Properties of the tunnel. Both addresses are those of hosts, but its own may be unspecified, and so may the
     /// remote of a VXLAN; and no other tunnel takes the same packets.
     pub tunnel: Tunnel,
-    /// Bridge that it is a member of, for a VXLAN.
+    /// Bridge that it is a member of, if it carries frames.
     pub bridge: Option<Bridged>,
 }
 
 /// Properties of the packets that come through a tunnel, by which the XDP program hands them to the router.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entrance {
-    /// Number of the interface that they belong to: the tunnel, or the bridge of a VXLAN.
+    /// Number of the interface that they belong to: the tunnel, or its bridge.
     pub id: PortId,
-    /// MAC address that a VXLAN's frames are sent to.
+    /// MAC address that the frames in it are sent to, if it carries any.
     pub mac: Mac,
     /// Number of the only interface that receives the outer packets; `None` if any may.
     pub link: Option<PortId>,
-    /// Ports on other members to which the bridge of a VXLAN forwards frames from it by their addresses alone: bit n
+    /// Ports on other members to which the tunnel's bridge forwards frames from it by their addresses alone: bit n
     /// stands for port n.
     pub members: u64,
-    /// Set if the kernel learns the sources of a VXLAN's frames.
+    /// Set if the kernel learns the sources of the frames in it.
     pub learns: bool,
 }
 
@@ -202,8 +202,8 @@ impl TunnelSpec {
     }
 }
 
-/// A VXLAN's membership in a bridge. Its packets are then those of the bridge or, if the bridge filters VLANs, of the
-/// interface in the VLAN whose frames have no tag on the VXLAN; if the VLANs are networks of the VXLAN, in its own one.
+/// Membership of a tunnel in a bridge. Its packets are then those of the bridge or, if the bridge filters VLANs, of the
+/// interface in the VLAN whose frames have no tag on the tunnel; if the VLANs are networks of a VXLAN, in its own one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bridged {
     /// Kernel index of the interface: the bridge's, or that of a VLAN interface on it; [`MasterSpec::index_of_vlan`] if
@@ -213,7 +213,7 @@ pub struct Bridged {
     pub bridge: u32,
     /// VLAN of the frames; 0 if the bridge does not filter VLANs.
     pub vlan: u16,
-    /// Time in seconds after which the bridge forgets a station behind the VXLAN that it has not seen; `None` if it
+    /// Time in seconds after which the bridge forgets a station behind the tunnel that it has not seen; `None` if it
     /// learns none there.
     pub ageing: Option<u32>,
 }

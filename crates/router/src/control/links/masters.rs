@@ -16,7 +16,7 @@ use std::time::Duration;
 /// laid out in milliseconds when one of them changes.
 const STATIONS: usize = 16384;
 
-/// Place of a port for stations behind a VXLAN ([`bywash_port::af_xdp::XdpDatapath::set_stations`]).
+/// Place of a port for stations behind a tunnel ([`bywash_port::af_xdp::XdpDatapath::set_stations`]).
 const THROUGH: PortId = PortId(PORTS as u16);
 
 impl Links {
@@ -28,7 +28,7 @@ impl Links {
         master.members.iter().filter(move |member| whole && open(member)).map(|(port, _)| *port)
     }
 
-    /// Returns whether a VXLAN whose packets are forwarded is a member of a bridge.
+    /// Returns whether a tunnel whose packets are forwarded is a member of a bridge.
     pub(super) fn has_vxlan(&self, bridge: &MasterSpec) -> bool {
         bridge.vxlans.iter().any(|index| self.is_tunnel(*index))
     }
