@@ -21,8 +21,8 @@ pub(super) struct Filled {
 }
 
 impl Filled {
-    /// Opens a socket, with buffers in the fill ring if there are any to take them from. After an error they are free, or
-    /// [`Umem::reclaim`] frees them when no device has them any more.
+    /// Opens a socket, with buffers in the fill ring if there are any to take them from. After an error they are free,
+    /// or [`Umem::reclaim`] frees them when no device has them any more.
     pub fn open(
         umem: &Umem,
         at: (&LinkInfo, u32),
