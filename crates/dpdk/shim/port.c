@@ -905,7 +905,7 @@ mbufs_of(const struct raw *frames, uint16_t n, struct rte_mbuf **sent, uint64_t 
 	for (uint16_t i = 0; i < n; i++) {
 		uint64_t size = frames[i].len | (uint64_t)frames[i].options << 32;
 		// The byte before the data belongs to the cell, even if the frame is empty and at the cell's end.
-		sent[i] = (struct rte_mbuf *)(first + (frames[i].addr - 1 >> by) * sizeof(struct rte_mbuf));
+		sent[i] = (struct rte_mbuf *)(first + ((frames[i].addr - 1) >> by) * sizeof(struct rte_mbuf));
 		all &= size;
 		bytes += (uint32_t)size;
 	}
