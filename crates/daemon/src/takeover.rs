@@ -3,10 +3,10 @@
 //! The new process first asks the running one through the API to connect to a socket, and receives there the bpf_link
 //! descriptors of the attached programs. Then it prepares everything of its own: buffers, the kernel's tables, the
 //! program. Nothing has changed so far: whichever of the two fails, the running one continues. On `"let_go"` the
-//! running process leaves its ports to the kernel, lets its workers finish, closes its sockets and answers `"gone"`. The
-//! new one opens its sockets, and last replaces the attached programs with its own. Meanwhile a switch's program goes on
-//! in the driver; a router's leaves all packets to the kernel, because nobody follows the kernel's policies for it. No
-//! program is detached, and no interface is set up again.
+//! running process leaves its ports to the kernel, lets its workers finish, closes its sockets and answers `"gone"`.
+//! The new one opens its sockets, and last replaces the attached programs with its own. Meanwhile a switch's program
+//! goes on in the driver; a router's leaves all packets to the kernel, because nobody follows the kernel's policies for
+//! it. No program is detached, and no interface is set up again.
 //!
 //! If the new process has ended before it got the ports, or programs have been attached anew since it received their
 //! descriptors, the running one closes the connection and continues.

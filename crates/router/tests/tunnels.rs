@@ -293,8 +293,8 @@ fn a_packet_through_and_back_is_the_same() {
     }
 }
 
-/// Ethernet in GRE, and GRE with a checksum, which must be right; a tunnel of another kind, or without a checksum, leaves
-/// the packet to the kernel.
+/// Ethernet in GRE, and GRE with a checksum, which must be right; a tunnel of another kind, or without a checksum,
+/// leaves the packet to the kernel.
 #[test]
 fn a_frame_through_gre_and_back_is_the_same() {
     let inner = packet(0xb8, 64, 253, (far(20), far(10)), b"through");

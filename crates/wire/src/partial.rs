@@ -1,8 +1,8 @@
 //! Detection and completion of partial checksums, which Linux leaves to a device.
 //!
-//! A frame from veth or TAP, or merged by GRO, with `CHECKSUM_PARTIAL` (linux/skbuff.h) holds the folded pseudo-header sum, not
-//! complemented, in its TCP or UDP checksum field. The checksum must be completed before the frame leaves the host. An
-//! XDP program cannot see the flag, so it is inferred from the field.
+//! A frame from veth or TAP, or merged by GRO, with `CHECKSUM_PARTIAL` (linux/skbuff.h) holds the folded pseudo-header
+//! sum, not complemented, in its TCP or UDP checksum field. The checksum must be completed before the frame leaves the
+//! host. An XDP program cannot see the flag, so it is inferred from the field.
 //!
 //! One in 65,536 packets with a full checksum looks partial. Completing it computes the same checksum again, so a
 //! correct packet is never changed. (A corrupted packet that looks partial would get a valid checksum: as unlikely as a
@@ -10,8 +10,8 @@
 //!
 //! Only the outermost TCP or UDP header is examined; the XDP program leaves packets with a partial checksum inside a
 //! tunnel to the kernel (`hides_checksum` in xdp/router.h), as well as SCTP: veth claims CRC-32c offload, too
-//! (`NETIF_F_SCTP_CRC`), and the field does not show that the CRC is missing. Not completed are fragments, UDP over IPv4
-//! without checksum, packets with a routing header that has segments left (their pseudo-header holds another
+//! (`NETIF_F_SCTP_CRC`), and the field does not show that the CRC is missing. Not completed are fragments, UDP over
+//! IPv4 without checksum, packets with a routing header that has segments left (their pseudo-header holds another
 //! destination), and ICMPv6, which the kernel fills in itself (net/ipv6/icmp.c, `icmpv6_push_pending_frames`).
 
 use crate::checksum::{Sum, pseudo4, pseudo6};

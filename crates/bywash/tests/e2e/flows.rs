@@ -41,8 +41,8 @@ pub fn router(level: &str) -> File {
     File::new(&format!("[router]\nflows = 1000\n{}", config(&[("r0", level), ("r1", level)])))
 }
 
-/// Starts such a router, and waits until it follows connections. For user space, which takes no datagrams with unfinished
-/// checksums from generic XDP, the hosts finish them.
+/// Starts such a router, and waits until it follows connections. For user space, which takes no datagrams with
+/// unfinished checksums from generic XDP, the hosts finish them.
 pub fn run<'a>(lab: &'a Topology, level: &str) -> Bywash<'a> {
     if level.is_empty() || level == LEVELS[0] {
         lab.hosts().iter().for_each(|host| host.ns.offload(&host.interface, "tx", false).unwrap());

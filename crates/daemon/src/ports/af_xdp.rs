@@ -97,6 +97,7 @@ pub fn attach(
         left_without_tags: None,
         halted: None,
         begun: false,
+        failed: None,
         refused: shared.program.refused(),
         kernel_forwards: forwards(interface),
         level: af_xdp.level,

@@ -34,8 +34,8 @@ impl Relations {
         })
     }
 
-    /// Returns what a tunnel forwards as a member of a bridge: several networks of a VXLAN, or one; errors with the reason if it
-    /// cannot forward for the bridge.
+    /// Returns what a tunnel forwards as a member of a bridge: several networks of a VXLAN, or one; errors with the
+    /// reason if it cannot forward for the bridge.
     fn joined_by_tunnel(&self, link: &Link, tunnel: Tunnel) -> Result<Vec<Through>, String> {
         if let Some(why) = self.left(link.index) {
             return Err(why);

@@ -73,8 +73,8 @@ pub struct Tunnel {
     /// Set if all its packets have the DF bit (`pmtudisc`, `df set`); if not, packets inherit it from inner IPv4
     /// packets, for kinds `ipip`, `gre` and `gretap`. Does not concern tunnels over IPv6.
     pub dont_fragment: bool,
-    /// Encapsulation limit that its packets carry (RFC 2473 4.1.1), for kinds `ip6tnl`, `ip6gre` and `ip6gretap`; `None`
-    /// if they carry none.
+    /// Encapsulation limit that its packets carry (RFC 2473 4.1.1), for kinds `ip6tnl`, `ip6gre` and `ip6gretap`;
+    /// `None` if they carry none.
     pub limit: Option<u8>,
     /// Properties of its own, for VXLAN.
     pub vxlan: Option<Vxlan>,

@@ -133,7 +133,8 @@ fn next_hop(tables: &Tables, path: &Path) -> Option<u32> {
 }
 
 /// Returns whether the kernel may do more than encapsulate this IPv6 packet in one of kind `ip6tnl`, `ip6gre` or
-/// `ip6gretap`: it comes from the tunnel's remote, or has extension headers, among which may be an encapsulation limit (RFC 2473
+/// `ip6gretap`: it comes from the tunnel's remote, or has extension headers, among which may be an encapsulation limit
+/// (RFC 2473
 /// 4.1.1).
 fn is_unusual6(tunnel: &Tunnel, ip: &[u8]) -> bool {
     let IpAddr::V6(remote) = tunnel.remote else { return false };

@@ -410,9 +410,9 @@ impl Links {
         tunnel.external && tunnel.vxlan.is_none() && !(self.translating & tunnel.family()).is_empty()
     }
 
-    /// Returns whether the kernel lets a tunnel use its local address. That of kinds `ip6tnl`, `ip6gre` and `ip6gretap` must
-    /// be one of an interface outside of VRFs, and not tentative (ip6_tnl_xmit_ctl, ip6_tnl_rcv_ctl); a local route to it is
-    /// enough for others, and is looked up for each packet.
+    /// Returns whether the kernel lets a tunnel use its local address. That of kinds `ip6tnl`, `ip6gre` and `ip6gretap`
+    /// must be one of an interface outside of VRFs, and not tentative (ip6_tnl_xmit_ctl, ip6_tnl_rcv_ctl); a local
+    /// route to it is enough for others, and is looked up for each packet.
     fn has_local(&self, tunnel: &Tunnel) -> bool {
         let is = |address: &Address| address.addr == tunnel.local && !address.secondary;
         let outside = |index: u32| model::vrf(&self.links, index).is_none();
