@@ -15,7 +15,7 @@ use bywash_lab::{
 };
 use bywash_wire::build::Packet;
 use rustix::process::Signal;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 /// Network and host part of the addresses of each NIC.
@@ -212,37 +212,6 @@ fn nics_carry_ping_tcp_and_udp() {
         let log = bywash.stop();
         println!("{}: {}", lab.model, log.lines().last().unwrap_or_default());
         lab.assert_connected();
-    });
-}
-
-/// Many small segments, of which each leaves at once.
-const SMALL_SEGMENTS: &str = "
-import socket, sys
-s = socket.create_connection((sys.argv[1], 7010))
-s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-for _ in range(3000):
-    s.send(bytes(100))
-";
-
-/// GRO merges small segments into packets that fit the MTU, and leaves their checksums to be finished.
-#[test]
-fn nics_carry_segments_that_gro_merges() {
-    require!(require_lab(), groups().map(drop), has_tool("python3"));
-    on_each(|lab| {
-        let bywash = lab.run_with("", "level = \"user\"\nxdp = \"generic\"\n");
-        lab.assert_connected();
-        for to in ["10.0.2.2", "fd00:2::2"].map(|to| to.parse::<IpAddr>().unwrap()) {
-            let listener = lab.b.enter(|| TcpListener::bind(SocketAddr::from((to, 7010)))).unwrap().unwrap();
-            let sender = lab.a.spawn(&["python3", "-c", SMALL_SEGMENTS, &to.to_string()]).unwrap();
-            let got = std::io::copy(&mut listener.accept().unwrap().0, &mut std::io::sink()).unwrap();
-            assert_eq!(got, 300_000, "{}", lab.model);
-            drop(sender);
-        }
-        let refused = lab.b.run(&["nstat", "-asz", "TcpInCsumErrors"]).unwrap().stdout;
-        println!("{}: {} segments sent to b; {refused}", lab.model, bywash.counter(&lab.nics[2], "tx_packets"));
-        let none = refused.lines().any(|line| line.split_whitespace().take(2).eq(["TcpInCsumErrors", "0"]));
-        assert!(none, "{}: {refused}", lab.model);
-        bywash.stop();
     });
 }
 
