@@ -210,7 +210,7 @@ fn ports_come_and_go_and_the_others_lose_nothing() {
 
 /// Ends the program and checks that every buffer is back in its pool. Packets are not balanced: the counters of a
 /// removed port are gone.
-fn end(mut running: Bywash) {
+pub fn end(mut running: Bywash) {
     let status = running.signalled(Signal::TERM);
     let log = running.log();
     assert!(status.success() && log.contains("cells are back in their pools"), "{status}: {log}");
@@ -321,9 +321,10 @@ fn interfaces_move_between_ports() {
     reload(&running, &[]).ok().unwrap();
     assert_eq!(ports(), serde_json::json!([["wan", 0, "r1"], ["lan", 1, "r0"]]));
     running.wait("packets to pass", |_| reaches());
+    // The new port is opened before the number of the removed one is free.
     file.write(&config(&[("r0", "name = \"wan\""), ("r1", "name = \"new\"")]));
     reload(&running, &[]).ok().unwrap();
-    assert_eq!(ports(), serde_json::json!([["wan", 0, "r0"], ["new", 1, "r1"]]));
+    assert_eq!(ports(), serde_json::json!([["wan", 0, "r0"], ["new", 2, "r1"]]));
     running.wait("packets to pass", |_| reaches());
     end(running);
 }

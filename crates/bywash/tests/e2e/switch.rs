@@ -3,6 +3,7 @@
 use crate::harness::{Bywash, PATIENCE, alone, bywash, program};
 use crate::load;
 use crate::raw::{Ear, send};
+use crate::reload;
 use bywash_lab::{
     Direction, End, Iperf, Namespace, Output, Ping, Transfer, Veth, has_tool, require, require_lab, wait_until,
 };
@@ -484,15 +485,14 @@ fn a_file_of_flows_is_loaded_as_a_whole() {
         "bywash.toml",
         &format!("mode = \"switch\"\n[[port]]\ninterface = \"p1\"\n[[port]]\ninterface = \"p2\"\n{section}"),
     );
-    let reload = || bywash(switch.namespace(), &["reload", "--socket", switch.socket().to_str().unwrap()]);
-    let refused = reload();
+    let refused = reload::reload(&switch, &[]);
     assert!(refused.stderr.contains("nothing changed") && refused.stderr.contains("overlaps"), "{refused:?}");
     assert_eq!(shown(), before);
     lab.assert_reaches(1, 2);
     lab.file("flows", good);
-    assert_eq!(reload().ok().unwrap().stdout, "port n removed\n");
+    assert_eq!(reload::reload(&switch, &[]).ok().unwrap().stdout, "port n removed\n");
     assert_eq!(shown(), (before.0, 2));
-    switch.stop();
+    reload::end(switch);
 }
 
 #[test]
