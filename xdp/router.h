@@ -97,26 +97,35 @@ static __always_inline int is_left_to_kernel(const struct frame *f)
  * is the UDP header before them. */
 static __always_inline int unfinished_within(const __u8 *udp, const void *end)
 {
-	const __u8 *tunnel = udp + sizeof(struct udphdr);
-	__u32 options = 0;
+	const __u8 *tunnel = udp + sizeof(struct udphdr), *ip = tunnel + 8 + ETH_HLEN;
 
 	if (tunnel + 8 > (const __u8 *)end)
 		return 0;
-	/* Geneve has the type of the frame here (RFC 8926 3.4), VXLAN 0. */
-	if (*(const __be16 *)(tunnel + 2) == bpf_htons(ETH_P_TEB))
-		options = (*tunnel & 0x3f) * 4;
-	const __u8 *ip = tunnel + 8 + options + ETH_HLEN;
+	/* Geneve, which may have options, has the type of the frame here (RFC 8926 3.4), VXLAN 0. */
+	if (*(const __be16 *)(tunnel + 2) == bpf_htons(ETH_P_TEB) && *tunnel & 0x3f) {
+#ifdef BYWASH_PLAIN
+		/* Without CAP_PERFMON the verifier allows only constant offsets. */
+		return 1;
+#else
+		ip += (*tunnel & 0x3f) * 4;
+#endif
+	}
 	if (ip + sizeof(struct iphdr) > (const __u8 *)end)
 		return 0;
 	const struct iphdr *ip4 = (const void *)ip;
 	const struct ipv6hdr *ip6 = (const void *)ip;
+	const void *l4;
+	/* As in unfinished(), the barriers keep offsets constant. */
 	switch (*(const __be16 *)(ip - 2)) {
 	case bpf_htons(ETH_P_IP):
+		l4 = ip4 + 1;
+		barrier_var(l4);
 		return ip4->ihl == 5 && !is_fragment4(ip4) &&
-		       unfinished(ip4->protocol, ip4 + 1, end, bpf_ntohs(ip4->tot_len) - sizeof(*ip4), &ip4->saddr, 2);
+		       unfinished(ip4->protocol, l4, end, bpf_ntohs(ip4->tot_len) - sizeof(*ip4), &ip4->saddr, 2);
 	case bpf_htons(ETH_P_IPV6):
-		return (const void *)(ip6 + 1) <= end &&
-		       unfinished(ip6->nexthdr, ip6 + 1, end, bpf_ntohs(ip6->payload_len), &ip6->saddr, 8);
+		l4 = ip6 + 1;
+		barrier_var(l4);
+		return l4 <= end && unfinished(ip6->nexthdr, l4, end, bpf_ntohs(ip6->payload_len), &ip6->saddr, 8);
 	default:
 		return 0;
 	}
@@ -140,24 +149,29 @@ static __always_inline int is_unfinished(const struct frame *f)
 	const struct iphdr *ip4 = f->data + ETH_HLEN;
 	const struct ipv6hdr *ip6 = f->data + ETH_HLEN;
 	int chunks = f->port->sending & BYWASH_CHUNKS;
+	const void *l4;
 
 	if ((void *)(ip4 + 1) > f->end)
 		return 0;
 	switch (ether_type(f)) {
 	case bpf_htons(ETH_P_IP):
+		l4 = ip4 + 1;
+		barrier_var(l4);
 		if (*(const __u8 *)ip4 != 0x45 || is_fragment4(ip4))
 			return 0;
-		return hides_checksum(ip4->protocol, ip4 + 1, f->end) ||
+		return hides_checksum(ip4->protocol, l4, f->end) ||
 		       (chunks && ip4->protocol == IPPROTO_UDP &&
-			unfinished(IPPROTO_UDP, ip4 + 1, f->end, bpf_ntohs(ip4->tot_len) - sizeof(*ip4), &ip4->saddr, 2));
+			unfinished(IPPROTO_UDP, l4, f->end, bpf_ntohs(ip4->tot_len) - sizeof(*ip4), &ip4->saddr, 2));
 	case bpf_htons(ETH_P_IPV6):
-		if ((void *)(ip6 + 1) > f->end || ip6->version != 6)
+		l4 = ip6 + 1;
+		barrier_var(l4);
+		if (l4 > f->end || ip6->version != 6)
 			return 0;
 		if (chunks && (ip6->nexthdr == IPPROTO_ROUTING || ip6->nexthdr == IPPROTO_DSTOPTS))
 			return 1;
-		return hides_checksum(ip6->nexthdr, ip6 + 1, f->end) ||
+		return hides_checksum(ip6->nexthdr, l4, f->end) ||
 		       (chunks && ip6->nexthdr == IPPROTO_UDP &&
-			unfinished(IPPROTO_UDP, ip6 + 1, f->end, bpf_ntohs(ip6->payload_len), &ip6->saddr, 8));
+			unfinished(IPPROTO_UDP, l4, f->end, bpf_ntohs(ip6->payload_len), &ip6->saddr, 8));
 	default:
 		return 0;
 	}
