@@ -36,14 +36,15 @@ pub fn redirect() -> Example {
     example(changes.to_vec(), one(ipv4(host4(0, 2), host4(0, 3)).packet(&tagged_udp(1))))
 }
 
-/// Returns a UDP packet whose sender left the checksum to its device.
+/// Returns a TCP packet whose sender left the checksum to its device.
 fn left_to_device(src: Ipv4Addr, dst: Ipv4Addr) -> Vec<u8> {
-    let ip = ipv4(src, dst);
-    let mut udp = tagged_udp(1);
+    let ip = Ipv4 { protocol: 6, ..ipv4(src, dst) };
+    let udp = tagged_udp(1);
+    let mut tcp = [&udp[..4], &[0, 0, 0, 1, 0, 0, 0, 1, 0x50, 16, 255, 255, 0, 0, 0, 0], &udp[8..]].concat();
     let header: [u8; 20] = ip.packet(&[])[..20].try_into().unwrap();
-    let sum = pseudo4(&header, 17, udp.len() as u16).fold();
-    udp[6..8].copy_from_slice(&sum.to_be_bytes());
-    ip.packet(&udp)
+    let sum = pseudo4(&header, 6, tcp.len() as u16).fold();
+    tcp[16..18].copy_from_slice(&sum.to_be_bytes());
+    ip.packet(&tcp)
 }
 
 pub fn unfinished() -> Example {
