@@ -228,8 +228,8 @@ void xdp_port(__u32 id, const __u64 *words, const __u64 *bridged, __u64 own)
 /* Makes flow `n` of a table valid again, of generation 1, which one of its packets has closed. */
 void xdp_renew(__u32 table, __u32 n)
 {
-	const __u32 words = table & 1 ? 16 : 8;
-	__u32 first = (FLOW_REPORTS + FLOW_MANY_REPORTS * FLOW_REPORT) / words;
+	const __u32 words = flow_record_words(table & 1);
+	__u32 first = (FLOW_REPORTS + FLOW_MANY_REPORTS * FLOW_REPORT + words - 1) / words;
 	__u32 at = FLOW_RECORDS * BYWASH_SEGMENT + (first + n) * words + FLOW_STATE;
 
 	*(__u32 *)(segments[table][at / BYWASH_SEGMENT].memory + at % BYWASH_SEGMENT * sizeof(__u64)) = 1;

@@ -68,7 +68,7 @@ pub(super) const fn crosses<const N: usize>(record: u32) -> bool {
 
 /// Returns the number of the first record.
 pub(super) const fn first_record<const N: usize>() -> u32 {
-    (front::WORDS / record_words::<N>()) as u32
+    front::WORDS.div_ceil(record_words::<N>()) as u32
 }
 
 /// Returns the first word of a record.
