@@ -30,46 +30,24 @@ pub fn reports<'a>(workers: impl IntoIterator<Item = &'a WorkerHandle>) -> (Vec<
 /// Returns the counters of a port's ends, added up, with those of its XDP program, if it has one: they count the port's
 /// frames whichever level they were handled at.
 pub fn port_counters(ends: &[Arc<bywash_port::PortCounters>], program: Option<&XdpCounters>) -> PortCounters {
-    let mut sum = PortCounters::default();
-    for end in ends {
-        // Every counter is named.
-        let bywash_port::PortCounters {
-            rx_packets,
-            rx_bytes,
-            tx_packets,
-            tx_bytes,
-            rx_no_buffer,
-            rx_ring_full,
-            invalid,
-            tx_full,
-            tx_refused,
-            rx_wakeups,
-            tx_wakeups,
-            polls,
-            busy_polls,
-            tx_reordered,
-            tx_done: _,
-            tx_waiting: _,
-        } = end.as_ref();
-        for (to, from) in [
-            (&mut sum.rx_packets, rx_packets),
-            (&mut sum.rx_bytes, rx_bytes),
-            (&mut sum.tx_packets, tx_packets),
-            (&mut sum.tx_bytes, tx_bytes),
-            (&mut sum.rx_no_buffer, rx_no_buffer),
-            (&mut sum.rx_ring_full, rx_ring_full),
-            (&mut sum.invalid, invalid),
-            (&mut sum.tx_full, tx_full),
-            (&mut sum.tx_refused, tx_refused),
-            (&mut sum.rx_wakeups, rx_wakeups),
-            (&mut sum.tx_wakeups, tx_wakeups),
-            (&mut sum.polls, polls),
-            (&mut sum.busy_polls, busy_polls),
-            (&mut sum.tx_reordered, tx_reordered),
-        ] {
-            *to += from.get();
-        }
-    }
+    let all = bywash_port::PortCounters::default();
+    ends.iter().for_each(|end| all.add(end));
+    let mut sum = PortCounters {
+        rx_packets: all.rx_packets.get(),
+        rx_bytes: all.rx_bytes.get(),
+        tx_packets: all.tx_packets.get(),
+        tx_bytes: all.tx_bytes.get(),
+        rx_no_buffer: all.rx_no_buffer.get(),
+        rx_ring_full: all.rx_ring_full.get(),
+        invalid: all.invalid.get(),
+        tx_full: all.tx_full.get(),
+        tx_refused: all.tx_refused.get(),
+        rx_wakeups: all.rx_wakeups.get(),
+        tx_wakeups: all.tx_wakeups.get(),
+        polls: all.polls.get(),
+        busy_polls: all.busy_polls.get(),
+        tx_reordered: all.tx_reordered.get(),
+    };
     if let Some(program) = program {
         let handled = ["to_port", "to_member", "drop_port_gone", "drop_cpu_busy"];
         sum.rx_packets += handled.into_iter().map(|name| program.get(name)).sum::<u64>();

@@ -192,8 +192,8 @@ pub struct PortCounters {
 }
 
 impl PortCounters {
-    /// Adds the counters of an end that is closed, at which nothing waits any more.
-    pub fn add(&self, closed: &Self) {
+    /// Adds the counters of an end, except `tx_waiting`, which counts what an end has at the moment.
+    pub fn add(&self, end: &Self) {
         // Every counter is named.
         let Self {
             rx_packets,
@@ -212,7 +212,7 @@ impl PortCounters {
             tx_reordered,
             tx_done,
             tx_waiting: _,
-        } = closed;
+        } = end;
         for (to, from) in [
             (&self.rx_packets, rx_packets),
             (&self.rx_bytes, rx_bytes),
