@@ -317,7 +317,7 @@ fn a_frame_through_gre_and_back_is_the_same() {
         let at = behind + if ethernet { HEADER_LEN } else { 0 };
         assert_eq!(out.len(), at + inner.len());
         assert!(!ethernet || out[behind..at] == [&STATION[..], &OWN, &[8, 0]].concat());
-        // As it comes back: the checksum stays the same.
+        // The packet comes back with addresses exchanged, which leaves the checksum as it is.
         let mut back = out.clone();
         back[26..34].rotate_left(4);
         fill_checksum(&mut back[14..34]);

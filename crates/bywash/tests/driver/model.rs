@@ -297,7 +297,7 @@ pub fn both(frame: &[u8], drive: impl Fn(&[u8], bool) -> Driven) -> Result<Drive
         let twin = drive(frame, true);
         // Frames that XDP would leave to user space, traffic control leaves to the kernel.
         let of_skb = if matches!(driven.0, "pass_no_socket" | "pass_superframe") { "pass_exception" } else { driven.0 };
-        // What only the kernel can finish does not matter to traffic control, if it leaves the frame anyway.
+        // Traffic control may leave a frame to the kernel for another reason than that only the kernel can finish it.
         let of_skb = if driven.0 == "pass_unfinished" && twin.0 == "pass_exception" { twin.0 } else { of_skb };
         if (twin.0, twin.1, &twin.2) != (of_skb, driven.1, &driven.2) {
             return Err(format!("as an skb {twin:02x?}, else {driven:02x?}: {frame:02x?}"));

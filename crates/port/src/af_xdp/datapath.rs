@@ -643,7 +643,7 @@ mod tests {
         // Stays where the program finds it.
         set(port(1, 69));
         assert_eq!(slots(&datapath), [(6, 1, 69)]);
-        // Its interface has gone, and another has its number.
+        // The port's interface has gone, and another one has the port's number.
         set(port(1, 70));
         assert_eq!(slots(&datapath), [(6, 1, 70)]);
         set(port(1, 5));

@@ -140,7 +140,7 @@ pub(crate) fn complete_inner(data: &mut [u8]) -> bool {
     }
     let completed = partial::complete(&mut ip[headers.len..]);
     let gre = &mut ip[headers.ip..];
-    // There is no pseudo-header that the field could have the sum of.
+    // GRE has no pseudo-header, so an unfinished field is zero.
     if !headers.summed || gre[GRE_LEN..][..2] != [0, 0] {
         return completed;
     }
