@@ -28,7 +28,7 @@ use bywash_frame::{Arena, ArenaConfig, Batch, Buffers, PoolConfig, PoolSet};
 use bywash_lab::{End, Namespace, Veth, require, require_lab};
 use bywash_port::Port;
 use bywash_port::af_xdp::{
-    Family, Hop, HopKind, LinkInfo, Program, REASONS, Segments, TAKES_FRAMES, TunnelEnd, TunnelTakes, UNICAST,
+    Family, Hop, HopKind, LinkInfo, Program, REASONS, Segments, TAKES_FRAMES, TunnelEnd, TunnelPolicy, UNICAST,
     XdpAttach, XdpConfig, XdpDatapath,
 };
 use bywash_router::Router;
@@ -551,7 +551,7 @@ fn packets_in_tunnels_are_decapsulated_by_user_space() {
                 summed: false,
             };
             let of_vxlan = |vni| TunnelEnd { remote: Ipv4Addr::UNSPECIFIED.into(), port: 4789, ..end(17, Some(vni)) };
-            let to = |mac| TunnelTakes { number: 70, mac, open: [true; 2], ..TunnelTakes::default() };
+            let to = |mac| TunnelPolicy { number: 70, mac, open: [true; 2], ..TunnelPolicy::default() };
             let far = |end| TunnelEnd { remote: [10, 200, 0, 10].into(), ..end };
             let others = [far(end(4, None)), end(47, Some(2)), far(end(47, None)), of_vxlan(1)];
             let taps = [true, false].map(|summed| TunnelEnd { ethernet: true, summed, ..end(47, summed.then_some(1)) });
@@ -613,7 +613,7 @@ fn packets_in_tunnels_are_decapsulated_by_user_space() {
             // To another station than the interface, which a bridge forwards; of a VXLAN that the kernel has; of one
             // whose gate is closed for IPv4.
             let frame = frame(plain(17), vxlan, host, 0x800);
-            let closed = TunnelTakes { open: [false, true], ..to([0; 6]) };
+            let closed = TunnelPolicy { open: [false, true], ..to([0; 6]) };
             for (end, takes, expected) in [
                 (of_vxlan(0), to([2; 6]), "pass_local"),
                 (of_vxlan(1), to([0; 6]), "pass_local"),
@@ -626,8 +626,8 @@ fn packets_in_tunnels_are_decapsulated_by_user_space() {
             }
             // To a station behind a member, as the bridge forwards it; of a kind that it may answer; to a station
             // behind another member or a VXLAN, or of another bridge.
-            let of = |[passes, learns]: [bool; 2]| TunnelTakes { members: 2, passes, learns, ..to([2; 6]) };
-            let none_of = TunnelTakes { members: 0, ..of([true, false]) };
+            let of = |[passes, learns]: [bool; 2]| TunnelPolicy { members: 2, passes, learns, ..to([2; 6]) };
+            let none_of = TunnelPolicy { members: 0, ..of([true, false]) };
             let within6 = |next, kind| {
                 let mut frame = [&frame[..frame.len() - 22], &[0x86, 0xdd], &frame[frame.len() - 20..]].concat();
                 let at = frame.len() - 20;
@@ -644,7 +644,7 @@ fn packets_in_tunnels_are_decapsulated_by_user_space() {
             for (takes, stations, frame, taken) in [
                 (plain, &[(70, [0; 6], 1)][..], &frame, true),
                 (of([true, false]), &[(70, [0; 6], 1)], &frame, true),
-                (TunnelTakes { members: 1 << 63, ..plain }, &[(70, [0; 6], 63)], &within6(17, 0), true),
+                (TunnelPolicy { members: 1 << 63, ..plain }, &[(70, [0; 6], 63)], &within6(17, 0), true),
                 (plain, &[(70, [0; 6], 1)], &within6(58, 128), true),
                 (plain, &[(70, [0; 6], 1)], &within6(58, 135), false),
                 (none_of, &[(70, [0; 6], 1)], &frame, false),

@@ -10,7 +10,7 @@ use crate::problem::{Problem, nearest};
 use crate::text;
 use bywash_docsis::channel::CHANNELS_MAX;
 use bywash_docsis::police::BURST_MIN;
-use bywash_flow::script::{self, Verb, Wrong};
+use bywash_flow::script::{self, ScriptError, Verb};
 use bywash_port::af_xdp::{PORT_CPUS, PORTS};
 use bywash_port::broker;
 
@@ -494,7 +494,7 @@ fn on_host(config: &Config, host: &Host, problems: &mut Vec<Problem>) {
             Ok(text) => {
                 let file = file.display();
                 match script::parse(&text, Verb::Add, &of_name) {
-                    Err(Wrong { line, error }) => {
+                    Err(ScriptError { line, error }) => {
                         problems.push(problem(format!("{file}:{line}:{}", error.column), error.what));
                     }
                     Ok(items) => {

@@ -46,7 +46,7 @@ pub trait Routes {
     fn towards(&self, addr: IpAddr) -> Option<(u16, &Interface)>;
 
     /// Returns whether only the port's interface can have given this address to a translated source.
-    fn gave_source(&self, addr: IpAddr, port: u16) -> bool;
+    fn is_source_of(&self, addr: IpAddr, port: u16) -> bool;
 
     /// Returns whether an address is one of the host's own.
     fn is_own(&self, addr: IpAddr) -> bool;
@@ -170,7 +170,7 @@ pub fn flow(connection: &Connection, judge: &Judge<'_>, routes: &dyn Routes) -> 
     let towards = |replies| routes.towards(connection.translated(replies).dst.ip()).ok_or(Reason::Route);
     let ((output, server), (input, client)) = (towards(false)?, towards(true)?);
     let source = connection.reply.dst.ip();
-    if source != connection.key.original.src.ip() && !routes.gave_source(source, output) {
+    if source != connection.key.original.src.ip() && !routes.is_source_of(source, output) {
         return Err(Reason::Source);
     }
     let [there, back] = [false, true].map(|replies| connection.translated(replies).dst);

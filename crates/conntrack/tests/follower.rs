@@ -39,7 +39,7 @@ impl Routes for Ways {
         Some(way).filter(|(port, _)| *port != NOWHERE)
     }
 
-    fn gave_source(&self, _: IpAddr, _: u16) -> bool {
+    fn is_source_of(&self, _: IpAddr, _: u16) -> bool {
         true
     }
 

@@ -161,7 +161,7 @@ impl Runtime {
     /// Returns free memory to the kernel when there is nothing else to do.
     fn trim_heap(&mut self, busy: bool) {
         if !busy && self.tended.elapsed() >= TEND {
-            self.heap.tend();
+            self.heap.trim();
             self.tended = Instant::now();
         }
     }

@@ -8,7 +8,7 @@ use crate::vlans::{Carried, Left, Master, Uppers};
 use bywash_config::Mode;
 use bywash_port::af_xdp;
 use bywash_router::bond::XmitHash;
-use bywash_router::control::{MasterSpec, PortView, Sends};
+use bywash_router::control::{Egress, MasterSpec, PortView};
 use bywash_router::vlan::{UNTAGGED, VLANS};
 use bywash_sync::lock;
 use std::collections::BTreeMap;
@@ -74,7 +74,7 @@ impl Runtime {
             let Some(index) = above.filter(|index| views.iter().all(|view| view.index != *index)) else { continue };
             let hash =
                 self.relations.link(index).and_then(|link| XmitHash::of(link.bond?.xmit_hash)).unwrap_or_default();
-            let new = || Master::new(UNTAGGED, Sends::ByHash(hash));
+            let new = || Master::new(UNTAGGED, Egress::ByHash(hash));
             let bond = found.masters.entry(index).or_insert_with(new);
             if self.relations.left(view.index).is_none() {
                 bond.members.push((view.id, view.index));
@@ -91,7 +91,7 @@ impl Runtime {
                 continue;
             }
             for Joined { index, bridge, vlan, tag, tagged } in self.relations.joined(view.index) {
-                let new = || Master::new(tag, Sends::ToStation { bridge, vlan });
+                let new = || Master::new(tag, Egress::ToStation { bridge, vlan });
                 let master = found.masters.entry(index).or_insert_with(new);
                 master.members.push((view.id, view.index));
                 master.tagged.extend(tagged.then_some(view.id));
@@ -105,7 +105,7 @@ impl Runtime {
                 continue;
             }
             if let Ok(Through { index, joined: Some((Joined { index: of, bridge, vlan, tag, .. }, _)), .. }) = through {
-                let new = || Master::new(tag, Sends::ToStation { bridge, vlan });
+                let new = || Master::new(tag, Egress::ToStation { bridge, vlan });
                 found.masters.entry(of).or_insert_with(new).vxlans.push(index);
             }
             let why = through.map(|through| found.tunnels.push(through)).err();
@@ -253,7 +253,7 @@ impl Runtime {
         };
         self.members.retain(|index, _| exists(index) || masters.iter().any(|master| master.index == *index));
         for master in masters {
-            let MasterSpec { index, members, sends, .. } = master;
+            let MasterSpec { index, members, egress, .. } = master;
             let known = self.members.entry(*index).or_default();
             let same = match master.is_vlan() {
                 true => members.iter().all(|member| known.contains(member)),
@@ -270,15 +270,15 @@ impl Runtime {
             let vxlans = master.vxlans.iter().filter(|_| !master.has_interface()).copied();
             let members = members.iter().map(|(_, member)| *member).chain(vxlans);
             let members = members.map(name).collect::<Vec<_>>().join(", ");
-            match sends {
-                Sends::ToStation { bridge, vlan } if !master.has_interface() => {
+            match egress {
+                Egress::ToStation { bridge, vlan } if !master.has_interface() => {
                     let bridge = name(*bridge);
                     tracing::info!("{bridge}: frames of VLAN {vlan} are forwarded between its members {members}");
                 }
-                Sends::ToStation { .. } => {
+                Egress::ToStation { .. } => {
                     tracing::info!("{}: packets that it routes are forwarded on its members {members}", name(*index));
                 }
-                Sends::ByHash(_) => {
+                Egress::ByHash(_) => {
                     tracing::info!("{}: its packets are forwarded by its member{plural} {members}", name(*index));
                 }
             }

@@ -268,7 +268,7 @@ impl Runtime {
             left: Mutex::default(),
             config: Mutex::new(Arc::new(config)),
         });
-        heap.started();
+        heap.startup_done();
         let mut runtime = Self {
             shared,
             opener,

@@ -4,7 +4,7 @@
 use crate::relations::{Joined, Through, UpperPackets};
 use bywash_engine::PortId;
 use bywash_fib::model::Link;
-use bywash_router::control::{Bridged, MasterSpec, Sends, TunnelSpec, VlanSpec};
+use bywash_router::control::{Bridged, Egress, MasterSpec, TunnelSpec, VlanSpec};
 use bywash_router::vlan::{FIRST, VLANS, tag};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -32,12 +32,12 @@ pub struct Master {
     pub tag: [u8; 4],
     /// Indices of the VXLANs that are members of the bridge ([`Through::index`]).
     pub vxlans: Vec<u32>,
-    pub sends: Sends,
+    pub egress: Egress,
 }
 
 impl Master {
-    pub fn new(tag: [u8; 4], sends: Sends) -> Self {
-        Self { members: vec![], tagged: vec![], tag, vxlans: vec![], sends }
+    pub fn new(tag: [u8; 4], egress: Egress) -> Self {
+        Self { members: vec![], tagged: vec![], tag, vxlans: vec![], egress }
     }
 
     /// Returns how many numbers it needs.
@@ -128,8 +128,8 @@ impl Numbers {
         };
         let master = |(index, of): (&u32, &Master), number: &mut dyn FnMut(Key) -> Option<PortId>| {
             let (index, tag) = (*index, of.tag);
-            let id = number(match of.sends {
-                Sends::ToStation { bridge, .. } if bridge != index => Key::OnMaster { index, parent: bridge, tag },
+            let id = number(match of.egress {
+                Egress::ToStation { bridge, .. } if bridge != index => Key::OnMaster { index, parent: bridge, tag },
                 _ => Key::Master(index),
             })?;
             let mut members = of.members.clone();
@@ -141,7 +141,7 @@ impl Numbers {
                     None => members.retain(|(member, _)| *member != port),
                 }
             }
-            Some(MasterSpec { id, index, members, tagged, tag, vxlans: of.vxlans.clone(), sends: of.sends })
+            Some(MasterSpec { id, index, members, tagged, tag, vxlans: of.vxlans.clone(), egress: of.egress })
         };
         let (others, interfaces): (Vec<_>, Vec<_>) =
             masters.iter().partition(|(index, _)| MasterSpec::vlan_of_index(**index).is_some());
@@ -180,7 +180,7 @@ mod tests {
     }
 
     fn bridge(members: &[(PortId, u32)]) -> Master {
-        Master { members: members.to_vec(), ..Master::new(UNTAGGED, Sends::ToStation { bridge: 5, vlan: 0 }) }
+        Master { members: members.to_vec(), ..Master::new(UNTAGGED, Egress::ToStation { bridge: 5, vlan: 0 }) }
     }
 
     #[test]
@@ -239,7 +239,7 @@ mod tests {
         let mut numbers = Numbers::default();
         let mut assign = |ports: &[u16]| {
             let members: Vec<_> = ports.iter().map(|port| (PortId(*port), 10 + u32::from(*port))).collect();
-            let bond = Master { members, ..Master::new(UNTAGGED, Sends::ByHash(XmitHash::Layer34)) };
+            let bond = Master { members, ..Master::new(UNTAGGED, Egress::ByHash(XmitHash::Layer34)) };
             let on = |port: &u16| Carried { port: PortId(*port), parent: 9, ..carried(5) };
             let vlans: Vec<Carried> = ports.iter().map(on).collect();
             let Uppers { masters: bonds, vlans, .. } = numbers.assign(&[(9, bond)].into(), &vlans, &[]);
@@ -261,7 +261,7 @@ mod tests {
             let members = untagged.iter().chain(tagged).map(|of| (port(of), 10 + u32::from(*of))).collect();
             let tagged = tagged.iter().map(port).collect();
             let of =
-                Master { members, tagged, ..Master::new([0x81, 0, 0, 9], Sends::ToStation { bridge: 5, vlan: 9 }) };
+                Master { members, tagged, ..Master::new([0x81, 0, 0, 9], Egress::ToStation { bridge: 5, vlan: 9 }) };
             let Uppers { masters, vlans, .. } = numbers.assign(&[(6, of)].into(), &[], &[]);
             let spec = &masters[0];
             assert_eq!((masters.len(), vlans.len(), spec.id, spec.tag), (1, 0, PortId(FIRST), [0x81, 0, 0, 9]));

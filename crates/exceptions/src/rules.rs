@@ -8,7 +8,7 @@
 
 use crate::effect::{Effect, IfMatch, Kind, Scope};
 use crate::verdict::PortLink;
-use bywash_fib::model::{self, Families, Prefix, RouteKind, Then};
+use bywash_fib::model::{self, Families, Prefix, RouteKind, RuleAction};
 use bywash_nl::wire::{Attributes, u8_at, u32_at};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -189,7 +189,7 @@ pub fn followed(rules: &[Rule], port: &PortLink) -> model::Rules {
     // A source is looked up like the destination of a packet received on the interface by which the original one leaves
     // (fib_validate_source).
     let by_input = |rule: &Rule| !rule.v6 && !rule.is_idle() && rule.input.as_ref().is_some_and(|input| input != "lo");
-    let kernel = model::Rule { not: false, from: None, to: None, then: Then::Kernel };
+    let kernel = model::Rule { not: false, from: None, to: None, then: RuleAction::Kernel };
     let back4 = if rules.iter().any(by_input) { vec![kernel] } else { v4.clone() };
     model::Rules { v4, v6: of(true), back4 }
 }
@@ -226,9 +226,9 @@ fn steps(rules: &[&Rule], port: &PortLink) -> Vec<model::Rule> {
                 continue;
             }
             FR_ACT_NOP => continue,
-            FR_ACT_BLACKHOLE => Then::Discard(RouteKind::Blackhole),
-            FR_ACT_PROHIBIT => Then::Discard(RouteKind::Prohibit),
-            FR_ACT_UNREACHABLE => Then::Discard(RouteKind::Unreachable),
+            FR_ACT_BLACKHOLE => RuleAction::Discard(RouteKind::Blackhole),
+            FR_ACT_PROHIBIT => RuleAction::Discard(RouteKind::Prohibit),
+            FR_ACT_UNREACHABLE => RuleAction::Discard(RouteKind::Unreachable),
             _ => {
                 let shortest = rule.suppress.map_or(0, |len| len.saturating_add(1).min(u32::from(u8::MAX)) as u8);
                 let vrf = port.vrf.as_ref().filter(|_| rule.l3mdev);
@@ -237,25 +237,25 @@ fn steps(rules: &[&Rule], port: &PortLink) -> Vec<model::Rule> {
                     if just_local {
                         steps.pop();
                     }
-                    Then::LocalAndMain
+                    RuleAction::LocalAndMain
                 } else {
-                    Then::Table { table, shortest }
+                    RuleAction::Table { table, shortest }
                 }
             }
         };
-        just_local = always && then == Then::Table { table: LOCAL, shortest: 0 };
+        just_local = always && then == RuleAction::Table { table: LOCAL, shortest: 0 };
         past_local |= just_local;
         steps.push(model::Rule { not, from, to, then });
-        if always && matches!(then, Then::Discard(_)) {
+        if always && matches!(then, RuleAction::Discard(_)) {
             break;
         }
     }
     let usual = |rule: &model::Rule| {
         let always = rule.from.is_none() && rule.to.is_none();
-        always && [Then::LocalAndMain, Then::Table { table: DEFAULT, shortest: 0 }].contains(&rule.then)
+        always && [RuleAction::LocalAndMain, RuleAction::Table { table: DEFAULT, shortest: 0 }].contains(&rule.then)
     };
     // Without rules, a kernel without policy routing looks up local and main.
-    let first = steps.first().is_none_or(|first| first.then == Then::LocalAndMain);
+    let first = steps.first().is_none_or(|first| first.then == RuleAction::LocalAndMain);
     if first && steps.iter().all(usual) { vec![] } else { steps }
 }
 
@@ -374,11 +374,11 @@ mod tests {
             let not = if rule.not { "not " } else { "" };
             let one = |word, prefix: Option<Prefix>| prefix.map_or(String::new(), |prefix| format!("{word} {prefix} "));
             let then = match rule.then {
-                Then::LocalAndMain => "local and main".into(),
-                Then::Table { table, shortest: 0 } => format!("table {table}"),
-                Then::Table { table, shortest } => format!("table {table} from /{shortest}"),
-                Then::Discard(kind) => format!("{kind:?}"),
-                Then::Kernel => "kernel".into(),
+                RuleAction::LocalAndMain => "local and main".into(),
+                RuleAction::Table { table, shortest: 0 } => format!("table {table}"),
+                RuleAction::Table { table, shortest } => format!("table {table} from /{shortest}"),
+                RuleAction::Discard(kind) => format!("{kind:?}"),
+                RuleAction::Kernel => "kernel".into(),
             };
             format!("{not}{}{}{then}", one("from", rule.from), one("to", rule.to))
         };
@@ -425,7 +425,7 @@ mod tests {
         assert_eq!(lines(&with(&[input("r1")]), &port(None)), none);
         assert_eq!(lines(&with(&[input("lo")]), &port(None)), none);
         let back = |rule: Rule| followed(&with(&[rule]), &port(None)).back4;
-        assert_eq!(back(input("r1"))[0].then, Then::Kernel);
+        assert_eq!(back(input("r1"))[0].then, RuleAction::Kernel);
         assert_eq!(back(input("lo")), []);
         assert_eq!(back(rule(false, 100, 7)).len(), 4);
         assert_eq!(lines(&with(&[Rule { invert: true, ..input("r1") }]), &port(None)), seven);

@@ -187,20 +187,20 @@ impl FromStr for Prefix {
 /// A policy routing rule (`ip rule`) as it applies to the packets that one interface receives.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Rule {
-    /// Set for a rule that selects the packets that `from` and `to` do not both match.
+    /// Set if the rule selects the packets that do not match both `from` and `to` (`ip rule add not`).
     pub not: bool,
     /// Prefix of the source; `None` for any.
     pub from: Option<Prefix>,
     /// Prefix of the destination; `None` for any.
     pub to: Option<Prefix>,
     /// Action on the packets that it selects.
-    pub then: Then,
+    pub then: RuleAction,
 }
 
 /// Action of a policy routing rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Then {
+pub enum RuleAction {
     /// Looks up table local, and then table main; without a route, the next rule decides.
     LocalAndMain,
     /// Looks up one table; without a route, the next rule decides.
@@ -237,7 +237,7 @@ impl Rules {
 
     /// Returns whether a rule ignores some of a table's IPv6 routes (`suppress_prefixlength`).
     pub fn suppress6(&self) -> bool {
-        self.v6.iter().any(|rule| matches!(rule.then, Then::Table { shortest: 1.., .. }))
+        self.v6.iter().any(|rule| matches!(rule.then, RuleAction::Table { shortest: 1.., .. }))
     }
 }
 
@@ -455,7 +455,8 @@ pub struct Link {
     pub switch: bool,
 }
 
-/// Returns whether an address can be that of one host on whichever link.
+/// Returns whether an address can be the address of a single host without naming a link: it is neither unspecified,
+/// multicast, broadcast, loopback, IPv6 link-local nor IPv4-mapped.
 pub fn is_host(addr: IpAddr) -> bool {
     let other = match addr {
         IpAddr::V4(addr) => addr.is_broadcast(),

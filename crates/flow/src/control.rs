@@ -101,8 +101,8 @@ pub struct FlowReport {
     pub rule: Arc<Rule>,
     /// Time since the flow was added.
     pub age: Duration,
-    /// Time since the last packet, as of the last expiry check; of a flow without a timeout, as of the last one that
-    /// looked at it, if there are many.
+    /// Time since the last packet, as known from the last expiry check. If there are many flows, a check covers only
+    /// some of those without a timeout; for such a flow, it is the last check that covered it.
     pub idle: Duration,
     /// Number of packets.
     pub packets: u64,

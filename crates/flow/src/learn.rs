@@ -41,9 +41,9 @@ pub struct Learn {
     pub hard_timeout: u16,
     /// Timeouts of the flow once the connection has ended: its action `fin_timeout`.
     pub fin: Timeouts,
-    /// Number of flows with the same table and cookie from which on none is added; 0 disables it.
+    /// Maximum number of flows with this table and cookie, beyond which none is added; 0 disables the limit.
     pub limit: u32,
-    /// Set if the flows with this table and cookie are deleted with the last flow that learns them so.
+    /// Set if the learned flows with this table and cookie are deleted once no flow with such an action is left.
     pub delete_learned: bool,
     /// Conditions and actions of the flow.
     pub parts: Vec<Part>,

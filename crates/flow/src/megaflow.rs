@@ -418,11 +418,11 @@ impl Megaflows {
         };
         self.dependents.list(at, [source, result.looked_up]);
         self.hot[at as usize].plan = plan(result);
-        self.right_for(at, generation);
+        self.mark_valid(at, generation);
     }
 
-    /// Marks a flow as valid for this generation of the tables.
-    pub fn right_for(&mut self, at: u32, generation: u64) {
+    /// Marks a flow as valid for `generation` of the tables.
+    pub fn mark_valid(&mut self, at: u32, generation: u64) {
         self.cold[at as usize].generation = generation;
         let hot = &mut self.hot[at as usize];
         hot.valid = Hot::valid_for(hot.incarnation(), generation);
@@ -432,7 +432,7 @@ impl Megaflows {
     /// is listed under no address until then.
     pub(crate) fn doubt(&mut self, at: u32) {
         self.dependents.list(at, [None; ROLES]);
-        self.right_for(at, 0);
+        self.mark_valid(at, 0);
     }
 
     /// Removes a flow.

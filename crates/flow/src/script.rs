@@ -84,28 +84,28 @@ pub enum Item {
 
 /// Error in a line.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Wrong {
+pub struct ScriptError {
     /// Line number, from 1.
     pub line: usize,
     /// Error, with the column.
     pub error: SyntaxError,
 }
 
-impl fmt::Display for Wrong {
+impl fmt::Display for ScriptError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "line {}, {}", self.line, self.error)
     }
 }
 
 /// Parses lines. Skips comments, which begin with `#`, and empty lines. Errors at the first invalid line.
-pub fn parse(lines: &str, verb: Verb, names: syntax::PortNames<'_>) -> Result<Vec<Item>, Wrong> {
+pub fn parse(lines: &str, verb: Verb, names: syntax::PortNames<'_>) -> Result<Vec<Item>, ScriptError> {
     let mut items = Vec::new();
     for (at, line) in lines.lines().enumerate() {
         let line = line.split('#').next().unwrap_or_default();
         if line.trim().is_empty() {
             continue;
         }
-        items.push(item(line, verb, names).map_err(|error| Wrong { line: at + 1, error })?);
+        items.push(item(line, verb, names).map_err(|error| ScriptError { line: at + 1, error })?);
     }
     Ok(items)
 }

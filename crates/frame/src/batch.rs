@@ -67,7 +67,7 @@ impl Batch {
     /// If there are fewer.
     ///
     /// # Safety
-    /// The caller has written a frame to each of them, as [`Frame::from_raw`] requires it.
+    /// The caller must have written a frame to each of these entries that [`Frame::from_raw`] would accept.
     #[inline]
     pub unsafe fn append(&mut self, n: usize) {
         assert!(n <= self.room(), "batch too full");

@@ -40,7 +40,7 @@ impl Heap {
     /// Call it once the large allocations of the start have been made: until then, each is best as a mapping of its
     /// own.
     #[cfg(target_env = "gnu")]
-    pub fn started(&mut self) {
+    pub fn startup_done(&mut self) {
         // SAFETY: sets two numbers under the allocator's lock, and affects free memory only.
         unsafe {
             libc::mallopt(libc::M_TRIM_THRESHOLD, END);
@@ -52,7 +52,7 @@ impl Heap {
 
     /// Does nothing: there is nothing to set for this allocator.
     #[cfg(not(target_env = "gnu"))]
-    pub fn started(&mut self) {}
+    pub fn startup_done(&mut self) {}
 
     /// Creates a `Heap`; there is nothing to set for this allocator.
     #[cfg(not(target_env = "gnu"))]
@@ -62,7 +62,7 @@ impl Heap {
 
     /// Returns free pages to the system if the process has had enough page faults since the last time.
     #[cfg(target_env = "gnu")]
-    pub fn tend(&mut self) {
+    pub fn trim(&mut self) {
         if faults() >= self.faults + MANY {
             // SAFETY: affects free memory only.
             unsafe { libc::malloc_trim(0) };
@@ -72,7 +72,7 @@ impl Heap {
 
     /// Does nothing: other allocators return memory by themselves.
     #[cfg(not(target_env = "gnu"))]
-    pub fn tend(&mut self) {}
+    pub fn trim(&mut self) {}
 }
 
 /// Returns the number of minor page faults of the process so far.
@@ -105,7 +105,7 @@ mod tests {
     #[test]
     fn what_lies_between_is_given_back_again_and_again() {
         let mut heap = Heap::new();
-        heap.started();
+        heap.startup_done();
         for _ in 0..3 {
             let mut pieces: Vec<Option<Box<[u8; 2048]>>> = (0..50_000).map(|_| Some(Box::new([1; 2048]))).collect();
             for (at, piece) in pieces.iter_mut().enumerate() {
@@ -114,7 +114,7 @@ mod tests {
                 }
             }
             let before = resident();
-            heap.tend();
+            heap.trim();
             let back = before.saturating_sub(resident());
             assert!(back > 50 << 20, "{back} of 98 MiB given back");
             assert!(pieces.iter().flatten().all(|piece| piece[2047] == 1));

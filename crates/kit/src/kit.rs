@@ -7,7 +7,7 @@ use crate::slot::Slot;
 use crate::{Error, Running};
 use bywash_engine::{App, PortId, PortTable, Worker, WorkerConfig, cpus, distribute};
 use bywash_frame::{Arena, ArenaConfig, Buffers, PoolConfig, PoolSet};
-use bywash_port::af_xdp::{GiveBack, LinkInfo, Umem, XdpDatapath};
+use bywash_port::af_xdp::{LinkInfo, PuntPort, Umem, XdpDatapath};
 use bywash_port::{NullPort, Port, TapConfig, TapPort, TwinPort, TxQueue, TxQueueConfig};
 use bywash_router::control::TableSink;
 use bywash_router::tables::Reception;
@@ -102,7 +102,7 @@ impl Kit {
         let port = self.open(name, false)?;
         let slot = &self.ports[usize::from(port.0)];
         let index = slot.link.as_ref().map_or(0, |link| link.index);
-        let ends = slot.ends.iter().map(|_| Ok(Box::new(GiveBack::new(index)?) as Box<dyn Port>));
+        let ends = slot.ends.iter().map(|_| Ok(Box::new(PuntPort::new(index)?) as Box<dyn Port>));
         let ends = ends.collect::<Result<_, Error>>()?;
         Ok((port, self.add(Slot::new(format!("{name}.kernel"), "kernel", ends))))
     }

@@ -182,11 +182,11 @@ pub struct PortCounters {
     /// Once this is not zero, the port no longer relies on it.
     #[serde(serialize_with = "get")]
     pub tx_reordered: Counter,
-    /// Frames, or parts of long ones, that the device has sent or dropped, and those that it has: figures for
-    /// detecting devices that send nothing, up to 160 ms old. 0 unless the port is an AF_XDP socket.
+    /// Frames, or parts of long frames, that the device has sent or dropped. Together with `tx_waiting` this detects
+    /// devices that send nothing. Up to 160 ms old; 0 unless the port is an AF_XDP socket.
     #[serde(skip)]
     pub tx_done: Counter,
-    /// See `tx_done`.
+    /// Frames, or parts of long frames, that the device holds. As old as `tx_done`.
     #[serde(skip)]
     pub tx_waiting: Counter,
 }

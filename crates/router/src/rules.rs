@@ -9,11 +9,11 @@ use std::sync::Arc;
 /// Rule as workers apply it.
 #[derive(Clone)]
 pub struct Step<A: Addr> {
-    /// Set for a rule that selects the packets that `from` and `to` do not both match.
+    /// Set if the rule selects the packets that do not match both `from` and `to` (`ip rule add not`).
     pub not: bool,
     /// Prefix of the source: its first address, and the mask of its bits.
     pub from: (A, A),
-    /// Prefix of the destination, likewise.
+    /// Prefix of the destination, in the same form.
     pub to: (A, A),
     /// Action on the packets that it selects.
     pub action: Action<A>,

@@ -103,9 +103,8 @@ impl Entry {
         Self { first, count, ..Self::verdict(Kind::Group) }
     }
 
-    /// Creates an entry for packets that leave through a tunnel: by the path at this place in
-    /// [`crate::tunnel::Paths::all`], and with the headers at this place in the list of
-    /// [`crate::tunnel::Tunnels::new`]; `None` if the tunnel itself gives them.
+    /// Creates an entry for packets that leave through a tunnel. `path` is an index into [`crate::tunnel::Paths::all`],
+    /// `header` one into the headers of [`crate::tunnel::Tunnels::new`]; `None` if the tunnel has its own headers.
     pub const fn of_tunnel(number: PortId, mtu: u32, macs: [u8; 12], path: u32, header: Option<u32>) -> Self {
         let count = match header {
             Some(at) => at + 2,
@@ -120,13 +119,13 @@ impl Entry {
         self.first as usize..self.first as usize + self.count as usize
     }
 
-    /// Returns the places of a tunnel's path and headers, as [`Entry::of_tunnel`] takes them.
+    /// Returns the indices of a tunnel's path and headers, as in [`Entry::of_tunnel`].
     #[inline]
     pub fn tunnel(&self) -> (u32, Option<u32>) {
         (self.first, self.count.checked_sub(2))
     }
 
-    /// Writes the MAC addresses of a frame that leaves by this next hop.
+    /// Writes the MAC addresses of a frame that is sent to this next hop.
     #[inline]
     pub(crate) fn rewrite_macs(&self, data: &mut [u8]) {
         if let Some(macs) = data.first_chunk_mut() {
@@ -468,9 +467,9 @@ impl Tables {
         self.entry_to(addr).kind == Kind::Local
     }
 
-    /// Returns whether only the port's interface can have given this address to a translated source: it is the port's
-    /// source address and no other's, or not one of the host's own.
-    pub fn gave_source(&self, addr: IpAddr, port: PortId) -> bool {
+    /// Returns whether a translated source address can only come from the port's interface: the address is the source
+    /// address of this interface and of no other, or it is not an address of the host.
+    pub fn is_source_of(&self, addr: IpAddr, port: PortId) -> bool {
         let has = |info: &PortInfo| match addr {
             IpAddr::V4(addr) => info.source4 == Some(addr),
             IpAddr::V6(addr) => info.source6 == Some(addr),

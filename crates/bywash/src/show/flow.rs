@@ -5,7 +5,7 @@ use crate::api::{Flow, Port, Topic, Traced, client};
 use crate::cli::flow::{FlowArgs, LoadArgs};
 use crate::config::count;
 use crate::error::Usage;
-use crate::flows::{self, Verb, Wrong};
+use crate::flows::{self, ScriptError, Verb};
 use anyhow::{Context as _, anyhow};
 use serde_json::Value;
 use std::io::{Read as _, Write as _};
@@ -63,7 +63,7 @@ fn send(
     socket: &Path,
     (verb, what): (Verb, &str),
     lines: &str,
-    place: impl Fn(Wrong) -> anyhow::Error,
+    place: impl Fn(ScriptError) -> anyhow::Error,
 ) -> anyhow::Result<()> {
     let names: Vec<String> = client::ask::<Vec<Port>>(socket)?.into_iter().map(|port| port.name).collect();
     flows::parse(lines, verb, &|name| flows::port_number(&names, None, name)).map_err(place)?;

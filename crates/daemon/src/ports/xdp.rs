@@ -207,7 +207,7 @@ impl Xdp {
             (Level::Auto | Level::Driver, _) if rules && self.program.refuses_rules() => {
                 (Level::User, "the kernel refuses the program for policy routing rules")
             }
-            (Level::Auto | Level::Driver, _) if rules && !self.program.config().asks => {
+            (Level::Auto | Level::Driver, _) if rules && !self.program.config().fib_lookup => {
                 (Level::User, "the driver does not support policy routing for a bond, or with MTUs of routes")
             }
             (Level::Auto, _) if self.program.config().raw => (Level::User, "auto: this mode takes every frame"),

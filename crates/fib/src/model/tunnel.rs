@@ -194,9 +194,9 @@ impl Tunnel {
         all.into_iter().filter(|(carried, _)| *carried).map(|(_, protocol)| protocol)
     }
 
-    /// Returns whether its TOS is that of the inner packets only if it is 1, as kinds `sit` and `vxlan` have it: other
-    /// odd values are values of their own for these.
-    pub const fn inherits_tos_by_1(&self) -> bool {
+    /// Returns whether the TOS means the same for tunnels of all kinds. An odd TOS stands for that of the inner
+    /// packets, except that with kinds `sit` and `vxlan` only 1 does: there, other odd values stand for themselves.
+    pub const fn is_tos_unambiguous(&self) -> bool {
         self.tos == 1 || self.tos & 1 == 0
     }
 }

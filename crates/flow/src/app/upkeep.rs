@@ -20,7 +20,7 @@ impl Caches {
             });
         self.ends.counters.revalidated.add(1);
         if !touched {
-            self.mega.right_for(at, pipeline.generation);
+            self.mega.mark_valid(at, pipeline.generation);
             self.drive(pipeline, at);
             return true;
         }

@@ -262,7 +262,7 @@ fn ip_tunnel(data: &[u8], encapsulation: Encapsulation) -> Option<Tunnel> {
             outer6.apply(&mut tunnel);
         }
         // 0 also takes packets of other protocols, with which the kernel keeps them apart.
-        Encapsulation::Sit => tunnel.plain &= v6 && tunnel.inherits_tos_by_1(),
+        Encapsulation::Sit => tunnel.plain &= v6 && tunnel.is_tos_unambiguous(),
         _ => tunnel.plain &= v4,
     }
     tunnel.plain &= !tunnel.carries.is_empty();
@@ -378,7 +378,7 @@ fn vxlan(data: &[u8]) -> Option<Tunnel> {
             kind => tunnel.plain &= kind <= IFLA_VXLAN_MC_ROUTE,
         }
     }
-    tunnel.plain &= tunnel.inherits_tos_by_1() && tunnel.local.is_ipv6() == v6 && tunnel.remote.is_ipv6() == v6;
+    tunnel.plain &= tunnel.is_tos_unambiguous() && tunnel.local.is_ipv6() == v6 && tunnel.remote.is_ipv6() == v6;
     tunnel.external = external;
     if external {
         // The kernel would learn stations. With a network identifier, it receives nothing (vxlan_vs_find_vni).

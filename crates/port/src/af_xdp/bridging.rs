@@ -25,13 +25,13 @@ impl XdpDatapath {
         self.lock().stations().into_iter().for_each(|known| known.renew());
     }
 
-    /// Sets the tags with which frames of interfaces on VLAN-filtering bridges leave: by the interface's number, the
-    /// tag of its VLAN, in network byte order and with priority 0, and the ports on which frames have it (bit n: port
-    /// n). On all other ports they have none.
+    /// Sets the VLAN tags of frames sent for interfaces on VLAN-filtering bridges. `tags` maps the number of an
+    /// interface to the tag of its VLAN (in network byte order, with priority 0) and to the ports on which its frames
+    /// are tagged (bit n: port n); on all other ports they are sent untagged.
     ///
-    /// If anything changes, waits for a grace period of some milliseconds, and all frames between members of bridges
-    /// are left to the kernel until [`XdpDatapath::resume_members`]: the program reads which ports a frame may leave by
-    /// before it reads the tags.
+    /// If anything changes, blocks for a grace period of some milliseconds, because the program reads the egress ports
+    /// of a frame before the tags. All frames between members of bridges are left to the kernel from then on, until
+    /// [`XdpDatapath::resume_members`].
     pub fn set_bridge_tags(&self, tags: BridgeTags) {
         let mut inner = self.lock();
         if inner.stations().is_none_or(|known| known.tags == tags) {

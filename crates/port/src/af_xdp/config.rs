@@ -16,9 +16,9 @@ pub struct XdpGate {
     pub v6: bool,
     /// Fragments of both.
     pub fragments: bool,
-    /// Set if `v4` does not apply to packets of known flows ([`super::XdpDatapath::flow_segments`]).
+    /// Set if packets of established IPv4 flows ([`super::XdpDatapath::flow_segments`]) are exempt from `v4`.
     pub flows4: bool,
-    /// Set if established IPv6 flows pass although `v6` is closed.
+    /// Set if packets of established IPv6 flows are exempt from `v6`.
     pub flows6: bool,
 }
 
@@ -37,9 +37,9 @@ pub struct XdpConfig {
     /// Number, from [`super::PORTS`] on, of the bond, the bridge, or the VLAN interface on a bridge to which the port's
     /// frames without a tag belong, together with those of other ports.
     pub master: Option<u16>,
-    /// Set if the port is a bridge's member. Frames that it receives from stations that are not known
-    /// ([`super::XdpDatapath::set_stations`]) behind it, of the interface to which they belong, are passed to the
-    /// kernel.
+    /// Set if the port is a member of a bridge. A frame is then passed to the kernel unless its source is known
+    /// ([`super::XdpDatapath::set_stations`]) to be a station behind this port, on the interface that the frame belongs
+    /// to.
     pub bridged: bool,
     /// Set if that bridge filters VLANs. Frames with a tag belong to the VLAN with that tag ([`XdpVlan`]), and those
     /// that belong to none are passed to the kernel, as are those without a tag if there is no `master`.
@@ -66,13 +66,13 @@ pub struct XdpConfig {
     pub l3_hash4: bool,
     /// The same for IPv6 (net.ipv6.fib_multipath_hash_policy 0), with flow label and next header.
     pub l3_hash6: bool,
-    /// Set if policy routing rules apply to the packets, which user space looks up unless `asks` is set.
+    /// Set if policy routing rules apply to the packets. User space looks the packets up, unless `fib_lookup` is set.
     pub rules: bool,
-    /// Set if the program, where it forwards, asks the kernel for the next hop of packets to which rules apply
-    /// ([`super::XdpDatapath::refuses_rules`]). The kernel's answer (`bpf_fib_lookup`) ignores the MTUs of routes.
-    pub asks: bool,
-    /// Set if that next hop depends on a packet's addresses alone, so that the answer can be cached.
-    pub keeps: bool,
+    /// Set if the program, at level `driver`, looks up packets to which rules apply by `bpf_fib_lookup`
+    /// ([`super::XdpDatapath::refuses_rules`]), which ignores the MTUs of routes.
+    pub fib_lookup: bool,
+    /// Set if the result of that lookup depends only on a packet's addresses, so that it can be cached.
+    pub fib_cache: bool,
     /// Conditions for sending packets to which such rules apply on the port.
     pub sending: XdpSending,
     /// Frames between members of the port's bridge that the program forwards, where it forwards.
@@ -108,10 +108,10 @@ impl XdpConfig {
         for (on, flag) in [
             (self.sending.target, SENDING_TARGET),
             (self.sending.takes_frames, SENDING_TAKES_FRAMES),
-            (self.sending.kept4, SENDING_KEPT4),
-            (self.sending.kept6, SENDING_KEPT6),
-            (self.rules && self.asks && self.forward, SENDING_BY_RULES),
-            (self.keeps, SENDING_KEEPS),
+            (self.sending.kernel_only4, SENDING_KEPT4),
+            (self.sending.kernel_only6, SENDING_KEPT6),
+            (self.rules && self.fib_lookup && self.forward, SENDING_BY_RULES),
+            (self.fib_cache, SENDING_KEEPS),
             (self.bridged, SENDING_BRIDGED),
             (self.filters, SENDING_FILTERS),
             (self.partial && !native, SENDING_CHUNKS),
@@ -141,9 +141,9 @@ pub struct XdpSending {
     /// Set if the port's device takes redirected frames, as native XDP sends them.
     pub takes_frames: bool,
     /// Set if only the kernel may send IPv4 packets on the port.
-    pub kept4: bool,
+    pub kernel_only4: bool,
     /// Set if only the kernel may send IPv6 packets on the port.
-    pub kept6: bool,
+    pub kernel_only6: bool,
 }
 
 /// Frames that the program forwards between members of a bridge, or hands to user space: unicast frames of IPv4, IPv6,
@@ -151,13 +151,13 @@ pub struct XdpSending {
 /// port. They are unchanged, but for a tag ([`super::XdpDatapath::set_bridge_tags`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct XdpBridging {
-    /// Ports that they leave by: bit n stands for port n. With native XDP their devices take redirected frames.
+    /// Ports through which they leave: bit n stands for port n. With native XDP their devices take redirected frames.
     pub to: u64,
     /// Longest such frame in bytes, with its Ethernet header and without a tag. Longer ones are passed to the kernel,
     /// except an skb that will be segmented.
     pub longest: u32,
-    /// Longest frame, likewise, that user space takes to a station behind a VXLAN; 0: none. For XDP only, with tags in
-    /// the frames.
+    /// Longest frame in bytes, with its Ethernet header and without a tag, that user space forwards to a station behind
+    /// a VXLAN; 0 if it forwards none. For XDP only, with tags in the frames.
     pub through: u32,
 }
 

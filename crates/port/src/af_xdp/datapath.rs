@@ -22,7 +22,7 @@ use super::abi::{
 };
 use super::attach::{TcxProgram, tcx_programs};
 use super::cpumap::CpuQueues;
-use super::ends::{TunnelEnd, TunnelTakes};
+use super::ends::{TunnelEnd, TunnelPolicy};
 use super::error::checked;
 use super::flows::{Flows, Memory};
 use super::map::Map;
@@ -526,7 +526,7 @@ impl XdpDatapath {
     /// # Errors
     /// [`Error::Load`] for the first tunnel of all, and [`Error::Map`], with the kernel's reasons: the packets of the
     /// tunnels that could not be set are left to the kernel.
-    pub fn set_tunnels(&self, ends: &BTreeMap<TunnelEnd, TunnelTakes>) -> Result<(), Error> {
+    pub fn set_tunnels(&self, ends: &BTreeMap<TunnelEnd, TunnelPolicy>) -> Result<(), Error> {
         let mut inner = self.lock();
         let Inner { router: Some(router), number, .. } = &mut *inner else { return Ok(()) };
         if !ends.is_empty() {

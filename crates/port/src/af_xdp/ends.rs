@@ -47,9 +47,10 @@ impl TunnelEnd {
     }
 }
 
-/// Packets of a tunnel that go to user space (`struct bywash_through`). All others are left to the kernel.
+/// Selection of the packets of a tunnel that go to user space (`struct bywash_through`). All others are left to the
+/// kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TunnelTakes {
+pub struct TunnelPolicy {
     /// Number of the interface that the inner packets belong to, below 4,096.
     pub number: u16,
     /// Destination MAC address of the frames in it that are routed, if it carries frames.
@@ -71,7 +72,7 @@ pub struct TunnelTakes {
     pub learns: bool,
 }
 
-impl TunnelTakes {
+impl TunnelPolicy {
     fn bytes(&self) -> [u8; 24] {
         let [a, b, c, d, e, f] = self.mac;
         let [open4, open6] = self.open;
@@ -94,7 +95,7 @@ impl TunnelTakes {
 /// The program's map of tunnels, and its contents as last set.
 pub(super) struct Ends {
     map: Map,
-    known: BTreeMap<TunnelEnd, TunnelTakes>,
+    known: BTreeMap<TunnelEnd, TunnelPolicy>,
 }
 
 impl Ends {
@@ -103,7 +104,7 @@ impl Ends {
     }
 
     /// Sets the map. After an error, the packets of the tunnels that could not be set are left to the kernel.
-    pub fn set(&mut self, ends: &BTreeMap<TunnelEnd, TunnelTakes>) -> io::Result<()> {
+    pub fn set(&mut self, ends: &BTreeMap<TunnelEnd, TunnelPolicy>) -> io::Result<()> {
         let gone: Vec<TunnelEnd> = self.known.keys().filter(|end| !ends.contains_key(end)).copied().collect();
         gone.iter().for_each(|end| self.remove(end));
         let mut done = Ok(());

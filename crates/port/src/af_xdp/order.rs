@@ -1,4 +1,4 @@
-//! In-order completion: frames are freed by a list of our own, in the order they were sent.
+//! In-order completion: frames are freed from a list kept here, in the order in which they were sent.
 //!
 //! Most drivers complete in order, but none guarantees it. A cell that is freed while the kernel still sends from it is
 //! sent with another packet's bytes, so every completion is compared with the list before its cell is freed.
@@ -6,13 +6,13 @@
 use std::collections::VecDeque;
 
 /// Cells given to the TX ring and not completed yet, oldest first.
-pub(crate) struct Order {
+pub(crate) struct InOrderCompletion {
     cells: VecDeque<u32>,
     /// Capacity: entries of the TX ring and the completion ring together.
     most: usize,
 }
 
-impl Order {
+impl InOrderCompletion {
     /// Creates an empty list for rings of `tx` and `completion` entries.
     pub(crate) fn new(tx: u32, completion: u32) -> Self {
         let most = tx as usize + completion as usize;
@@ -54,7 +54,7 @@ mod tests {
 
     #[test]
     fn is_a_list_that_notices_another_order() {
-        let mut order = Order::new(2, 2);
+        let mut order = InOrderCompletion::new(2, 2);
         [7, 8, 9].into_iter().for_each(|cell| order.sent(cell));
         assert_eq!((order.len(), order.room()), (3, 1));
         assert_eq!(order.agree([7, 8].into_iter()), 2);
@@ -66,7 +66,7 @@ mod tests {
 
     #[test]
     fn another_order_is_noticed_however_late() {
-        let mut order = Order::new(64, 64);
+        let mut order = InOrderCompletion::new(64, 64);
         for cell in 0..100_000 {
             order.sent(cell);
             assert_eq!(order.agree([cell].into_iter()), 1);

@@ -1,10 +1,10 @@
 //! AF_XDP port: moves frames between the rings and the pools.
 
-use super::filled::Filled;
 use super::in_flight::InFlight;
 use super::inject::{Direction, Injector};
 use super::long::{Long, MORE};
-use super::order::Order;
+use super::order::InOrderCompletion;
+use super::prefilled::Prefilled;
 use super::socket::{Polling, Socket, SocketConfig, Transmit};
 use super::{Error, Layout, LinkInfo, Umem, driver};
 use crate::pace::Pace;
@@ -48,7 +48,7 @@ pub struct AfXdpPort {
     index: u32,
     in_flight: InFlight,
     /// Cells to be sent, which are here instead of in `in_flight` while completion in order is relied on.
-    order: Option<Order>,
+    order: Option<InOrderCompletion>,
     /// Present if cells are larger than chunks.
     long: Option<Long>,
     polling: Polling,
@@ -102,8 +102,8 @@ impl AfXdpPort {
         ahead: Option<Injector>,
         bufs: Option<&mut Buffers>,
     ) -> Result<Self, Error> {
-        let filled = Filled::open(umem, (link, queue), config, ahead, bufs)?;
-        let Filled { socket, in_flight, mut injector, why } = filled;
+        let opened = Prefilled::open(umem, (link, queue), config, ahead, bufs)?;
+        let Prefilled { socket, in_flight, mut injector, why } = opened;
         let arena = umem.arena();
         let max_frame = max_frame(link.mtu, arena.max_data());
         let mode = if socket.zero_copy { "zero-copy" } else { "copy" };
@@ -143,7 +143,7 @@ impl AfXdpPort {
             index: link.index,
             in_flight,
             long: umem.long().then(|| Long::new(arena, umem.chunk())),
-            order: in_order.then(|| Order::new(config.rings.tx, config.rings.completion)),
+            order: in_order.then(|| InOrderCompletion::new(config.rings.tx, config.rings.completion)),
             polling: config.polling,
             burst: config.burst.clamp(1, BATCH),
             prefetch: config.prefetch,
@@ -663,7 +663,9 @@ impl Port for AfXdpPort {
     }
 
     fn held(&self) -> usize {
-        self.in_flight.count() + self.order.as_ref().map_or(0, Order::len) + self.long.as_ref().map_or(0, Long::held)
+        self.in_flight.count()
+            + self.order.as_ref().map_or(0, InOrderCompletion::len)
+            + self.long.as_ref().map_or(0, Long::held)
     }
 
     fn wait_fd(&self) -> Option<BorrowedFd<'_>> {

@@ -308,7 +308,8 @@ impl Program {
             }
             let (sending, gate) = (XdpSending::default(), XdpGate::CLOSED);
             let bridging = XdpBridging::default();
-            self.config = XdpConfig { gate, sending, bridging, rules: false, asks: false, keeps: false, ..self.config };
+            self.config =
+                XdpConfig { gate, sending, bridging, rules: false, fib_lookup: false, fib_cache: false, ..self.config };
             // Errors are those of the maps, which have been written before.
             let _ = self.datapath.set_port(self.entry(&self.config));
             let _ = self.datapath.set_vlans(self.id, &[]);
@@ -322,8 +323,8 @@ impl Program {
         // find the Ethernet header.
         let kept = |gate: XdpGate| gate.v4 && gate.v6 && !gate.flows4 && !gate.flows6;
         let kept = kept(config.gate) && self.vlans.iter().all(|vlan| kept(vlan.gate));
-        let asks = config.asks && !self.datapath.refuses_rules();
-        let by_user = !config.forward || (config.rules && !asks);
+        let fib_lookup = config.fib_lookup && !self.datapath.refuses_rules();
+        let by_user = !config.forward || (config.rules && !fib_lookup);
         let for_user = config.enabled && by_user && !kept;
         if (for_user || (self.tc.is_none() && !self.waits)) && self.xdp.is_none() {
             // Until the flags change, it does the same as the traffic-control program. The interface may have been
@@ -335,7 +336,7 @@ impl Program {
             self.xdp = Some(attached.map_err(failed)?);
         }
         let set = self.named(self.datapath.set_port(self.entry(&config)));
-        if config.sending != self.config.sending || config.keeps != self.config.keeps {
+        if config.sending != self.config.sending || config.fib_cache != self.config.fib_cache {
             // Cached next hops may lead to this port.
             self.datapath.changed();
         }

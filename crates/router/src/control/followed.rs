@@ -9,7 +9,7 @@ use super::rib::{Rank, Rec};
 use super::sets::{Outcome, Sets};
 use crate::rules::{Action, Step};
 use bywash_engine::PortId;
-use bywash_fib::model::{Prefix, Route, RouteKind, Rule, Rules, Then};
+use bywash_fib::model::{Prefix, Route, RouteKind, Rule, RuleAction, Rules};
 use bywash_fib::{Addr, Fib, Fib4, Fib6, Table4, Table6};
 use bywash_sync::Qsbr;
 use std::collections::{BTreeMap, BTreeSet};
@@ -35,12 +35,12 @@ pub(super) struct Followed {
     throw: Option<u32>,
 }
 
-/// Returns the tables that these rules look up, without those of [`Then::LocalAndMain`].
+/// Returns the tables that these rules look up, without those of [`RuleAction::LocalAndMain`].
 pub(super) fn looked_up(rules: &BTreeMap<PortId, Rules>) -> BTreeSet<Key> {
     let all = rules.values().flat_map(|rules| rules.v4.iter().chain(&rules.v6).chain(&rules.back4));
     let key = |rule: &Rule| match rule.then {
-        Then::Table { table, shortest } => Some(Key { table, shortest }),
-        Then::LocalAndMain | Then::Discard(_) | Then::Kernel => None,
+        RuleAction::Table { table, shortest } => Some(Key { table, shortest }),
+        RuleAction::LocalAndMain | RuleAction::Discard(_) | RuleAction::Kernel => None,
     };
     all.filter_map(key).collect()
 }
@@ -144,16 +144,16 @@ impl Followed {
 
     fn action<A: Addr>(&self, rule: &Rule, fib: impl Fn(&Lookup) -> Arc<Fib<A>>, main: &Arc<Fib<A>>) -> Action<A> {
         match rule.then {
-            Then::LocalAndMain => Action::Lookup(main.clone()),
+            RuleAction::LocalAndMain => Action::Lookup(main.clone()),
             // `POLICY` if there was no memory for the table.
-            Then::Table { table, shortest } => self
+            RuleAction::Table { table, shortest } => self
                 .tables
                 .get(&Key { table, shortest })
                 .map_or(Action::Hop(POLICY), |lookup| Action::Lookup(fib(lookup))),
-            Then::Discard(RouteKind::Blackhole) => Action::Hop(BLACKHOLE),
-            Then::Discard(RouteKind::Prohibit) => Action::Hop(PROHIBIT),
-            Then::Discard(RouteKind::Unreachable) => Action::Hop(UNREACHABLE),
-            Then::Discard(_) | Then::Kernel => Action::Hop(POLICY),
+            RuleAction::Discard(RouteKind::Blackhole) => Action::Hop(BLACKHOLE),
+            RuleAction::Discard(RouteKind::Prohibit) => Action::Hop(PROHIBIT),
+            RuleAction::Discard(RouteKind::Unreachable) => Action::Hop(UNREACHABLE),
+            RuleAction::Discard(_) | RuleAction::Kernel => Action::Hop(POLICY),
         }
     }
 }

@@ -31,7 +31,7 @@ mod view;
 pub use applied::{Applied, PortBack};
 pub use exceptions::Policies;
 pub use ports::Ports;
-pub use specs::{Bridged, Entrance, MasterSpec, PortSpec, Sends, TunnelSpec, VlanSpec};
+pub use specs::{Bridged, Egress, Entrance, MasterSpec, PortSpec, TunnelSpec, VlanSpec};
 pub use view::{ControlStats, HopState, HopView, NeighbourView, Place, PortView, RouteStatus, RouteView};
 
 use crate::tables::{Cold, Entry, HashPolicy, Own4, SourceCheck, Tables};
@@ -393,10 +393,10 @@ impl Control {
         self.settle(touched, &mut Applied::default());
     }
 
-    /// Returns the kernel index of the interface on which the kernel is to receive again a packet that the interface
-    /// with number `id` received by a port; `None` if it has none, or no longer does. For a bridge and the VLANs on it,
-    /// it is the bridge, because it drops a frame with a marked source address from a member; for a VLAN interface
-    /// on a bridge that filters VLANs, that interface; for others, the port's.
+    /// Returns the kernel index of the interface to which a packet is punted that arrived on `port` for the interface
+    /// with number `id`; `None` if that interface has no index, or no longer exists. For a bridge and the VLANs on it,
+    /// this is the bridge itself, because a bridge drops frames with a marked source address from its members; for a
+    /// VLAN interface on a VLAN-filtering bridge, that interface; for all others, the port's interface.
     pub fn receiver(&self, port: PortId, id: PortId) -> Option<u32> {
         let index = self.port_index(port);
         match self.links.bridge_with(id, port) {

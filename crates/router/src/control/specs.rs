@@ -43,12 +43,12 @@ pub struct MasterSpec {
     /// ([`Bridged`]).
     pub vxlans: Vec<u32>,
     /// Choice of the member that a packet leaves by.
-    pub sends: Sends,
+    pub egress: Egress,
 }
 
 /// Choice of the member of a bond or bridge that a packet leaves by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sends {
+pub enum Egress {
     /// A bond: by a hash of the packet's headers.
     ByHash(XmitHash),
     /// A bridge, with this kernel index: by its forwarding database, of this VLAN if it filters VLANs; 0 if not.
@@ -92,9 +92,9 @@ impl MasterSpec {
 
     /// Returns kernel index and VLAN of the bridge whose stations its packets come from and go to; `None` for a bond.
     pub fn stations(&self) -> Option<(u32, u16)> {
-        match self.sends {
-            Sends::ToStation { bridge, vlan } => Some((bridge, vlan)),
-            Sends::ByHash(_) => None,
+        match self.egress {
+            Egress::ToStation { bridge, vlan } => Some((bridge, vlan)),
+            Egress::ByHash(_) => None,
         }
     }
 

@@ -4,7 +4,7 @@ use crate::world::*;
 use bywash_engine::PortId;
 use bywash_fib::model::{Change, Families, Neighbour, NeighbourState, SourceCheck};
 use bywash_router::bond::XmitHash;
-use bywash_router::control::{MasterSpec, Policies, Sends, VlanSpec};
+use bywash_router::control::{Egress, MasterSpec, Policies, VlanSpec};
 use bywash_router::vlan::{FIRST, UNTAGGED, tag};
 
 /// A bond of the members `p0` and `p1`, and a VLAN interface on it.
@@ -15,8 +15,8 @@ const NUMBER: PortId = PortId(FIRST + 4);
 /// Returns the bond with these members, in this order; with none, its packets are left to the kernel.
 fn bond(members: &[(u16, u32)]) -> MasterSpec {
     let members = members.iter().map(|(port, index)| (PortId(*port), *index)).collect();
-    let sends = Sends::ByHash(XmitHash::Layer34);
-    MasterSpec { id: NUMBER, index: BOND, members, tagged: vec![], tag: UNTAGGED, vxlans: vec![], sends }
+    let sends = Egress::ByHash(XmitHash::Layer34);
+    MasterSpec { id: NUMBER, index: BOND, members, tagged: vec![], tag: UNTAGGED, vxlans: vec![], egress: sends }
 }
 
 fn by(port: u16, member: u32) -> MasterSpec {

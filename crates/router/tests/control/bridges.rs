@@ -5,7 +5,7 @@ use bywash_engine::PortId;
 use bywash_fib::model::{
     Behind, Bridge, Bridging, Change, Encapsulation, Families, Link, Mac, Member, SourceCheck, Station, Tunnel, Vxlan,
 };
-use bywash_router::control::{Bridged, MasterSpec, Policies, Sends, TunnelSpec, VlanSpec};
+use bywash_router::control::{Bridged, Egress, MasterSpec, Policies, TunnelSpec, VlanSpec};
 use bywash_router::tables::{Kind, Reception};
 use bywash_router::tunnel::{Path, Paths};
 use bywash_router::vlan::{FIRST, UNTAGGED, tag};
@@ -17,8 +17,8 @@ const NUMBER: PortId = PortId(FIRST);
 
 fn bridge(members: &[(u16, u32)]) -> MasterSpec {
     let members = members.iter().map(|(port, index)| (PortId(*port), *index)).collect();
-    let sends = Sends::ToStation { bridge: BRIDGE, vlan: 0 };
-    MasterSpec { id: NUMBER, index: BRIDGE, members, tagged: vec![], tag: UNTAGGED, vxlans: vec![], sends }
+    let sends = Egress::ToStation { bridge: BRIDGE, vlan: 0 };
+    MasterSpec { id: NUMBER, index: BRIDGE, members, tagged: vec![], tag: UNTAGGED, vxlans: vec![], egress: sends }
 }
 
 fn both() -> MasterSpec {
@@ -38,9 +38,9 @@ fn a_vlan_without_an_interface_routes_nothing() {
     w.control.set_masters(&[]);
     let alone = own(&w);
     let (index, entry) = (MasterSpec::index_of_vlan(BRIDGE, 7).unwrap(), PortId(FIRST + 9));
-    let sends = Sends::ToStation { bridge: BRIDGE, vlan: 7 };
+    let sends = Egress::ToStation { bridge: BRIDGE, vlan: 7 };
     let (tag, tagged) = (tag(0x8100, 7), vec![(PortId(1), entry)]);
-    w.control.set_masters(&[MasterSpec { index, tag, tagged, sends, ..both() }]);
+    w.control.set_masters(&[MasterSpec { index, tag, tagged, egress: sends, ..both() }]);
     assert_eq!(own(&w), alone, "ports keep their addresses");
     assert_eq!([0, 1].map(|port| w.control.receiver(PortId(port), NUMBER)), [None; 2]);
     let (view, _) = w.control.masters().next().unwrap();
@@ -136,7 +136,7 @@ fn ports_of_a_bridge_receive_for_it() {
         assert_eq!(other.source_check, SourceCheck::Loose);
         assert_eq!(t.egress("10.5.0.8".parse().unwrap()), Some(NUMBER));
         // A translated source may have this address of the bridge, and of nothing else.
-        let gives = |addr: &str, port| t.gave_source(addr.parse().unwrap(), port);
+        let gives = |addr: &str, port| t.is_source_of(addr.parse().unwrap(), port);
         assert!(gives("10.0.1.1", PortId(1)) && !gives("10.0.1.1", NUMBER));
     });
     let numbers: Vec<_> = w.control.ports().map(|view| view.number).collect();
@@ -212,7 +212,7 @@ fn a_vlan_on_a_bridge_leads_to_its_stations() {
         assert_eq!((t.number(TAGGED), t.number(PortId(0))), (TAGGED, NUMBER));
         assert!(t.is_bridged(TAGGED) && t.is_bridged(NUMBER) && !t.is_bridged(PortId(0)));
         assert_eq!(t.egress("198.51.100.1".parse().unwrap()), Some(TAGGED));
-        assert!(t.gave_source("10.6.0.1".parse().unwrap(), TAGGED));
+        assert!(t.is_source_of("10.6.0.1".parse().unwrap(), TAGGED));
     });
     // The station moves, is forgotten, and comes back.
     w.apply(&[station(9, P0)]);
@@ -233,10 +233,10 @@ fn a_vlan_on_a_bridge_leads_to_its_stations() {
 /// A bridge that filters VLANs: its own interface is in VLAN 1, without a tag behind both members, and a VLAN interface
 /// is in VLAN 5, with a tag behind the second.
 fn filtering() -> [MasterSpec; 2] {
-    let sends = |vlan| Sends::ToStation { bridge: BRIDGE, vlan };
-    let own = MasterSpec { sends: sends(1), tag: tag(0x8100, 1), ..both() };
+    let sends = |vlan| Egress::ToStation { bridge: BRIDGE, vlan };
+    let own = MasterSpec { egress: sends(1), tag: tag(0x8100, 1), ..both() };
     let tagged = vec![(PortId(1), PortId(TAGGED.0 + 1))];
-    [own.clone(), MasterSpec { id: TAGGED, index: VLAN, tag: tag(0x8100, 5), sends: sends(5), tagged, ..own }]
+    [own.clone(), MasterSpec { id: TAGGED, index: VLAN, tag: tag(0x8100, 5), egress: sends(5), tagged, ..own }]
 }
 
 #[test]
@@ -271,7 +271,7 @@ fn interfaces_of_a_bridge_that_filters_vlans_lead_to_stations_of_their_own() {
         assert_eq!((t.number(PortId(entry)), t.number(TAGGED), t.port(TAGGED).unwrap().index), (TAGGED, TAGGED, VLAN));
         assert!(t.is_bridged(TAGGED) && t.is_bridged(NUMBER));
         assert_eq!(t.egress("10.6.0.8".parse().unwrap()), Some(TAGGED));
-        assert!(t.gave_source("10.6.0.1".parse().unwrap(), TAGGED));
+        assert!(t.is_source_of("10.6.0.1".parse().unwrap(), TAGGED));
     });
     let receivers = |w: &World, port| [NUMBER, TAGGED].map(|id| w.control.receiver(PortId(port), id));
     assert_eq!([receivers(&w, 0), receivers(&w, 1)], [[Some(BRIDGE), None], [Some(BRIDGE), Some(VLAN)]]);
@@ -391,9 +391,9 @@ fn vlans_of_a_bridge_lead_to_stations_in_networks_of_a_vxlan() {
     let Change::Station(Station { mac, .. }) = station(9, 0) else { panic!() };
     let vlan = |vlan: u16| {
         let (interface, index) = (20 + u32::from(vlan), MasterSpec::index_of_vlan(VXLAN, vlan).unwrap());
-        let sends = Sends::ToStation { bridge: BRIDGE, vlan };
+        let sends = Egress::ToStation { bridge: BRIDGE, vlan };
         let id = PortId(NUMBER.0 + 2 * vlan);
-        let master = MasterSpec { id, index: interface, vxlans: vec![index], sends, ..bridge(&[(0, P0)]) };
+        let master = MasterSpec { id, index: interface, vxlans: vec![index], egress: sends, ..bridge(&[(0, P0)]) };
         let of = Bridged { index: interface, bridge: BRIDGE, vlan, ageing: None };
         let tunnel = vxlan(false).tunnel.network(1000 + u32::from(vlan));
         (master, TunnelSpec { id: PortId(id.0 + 1), index, tunnel, bridge: Some(of) })

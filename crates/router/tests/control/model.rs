@@ -2,7 +2,9 @@
 
 use crate::world::{Got, share};
 use bywash_fib::model::Families;
-use bywash_fib::model::{Address, Change, Link, Mac, NeighbourState, NextHop, Prefix, Route, RouteKind, Rule, Then};
+use bywash_fib::model::{
+    Address, Change, Link, Mac, NeighbourState, NextHop, Prefix, Route, RouteKind, Rule, RuleAction,
+};
 use bywash_router::control::Policies;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -112,13 +114,13 @@ impl Model {
         let within = |addr: IpAddr, prefix: Option<Prefix>| prefix.is_none_or(|p| p.covers(addr.into()));
         for rule in rules.iter().filter(|r| (within(src, r.from) && within(dst, r.to)) != r.not) {
             let got = match rule.then {
-                Then::LocalAndMain => self.get(dst),
-                Then::Discard(RouteKind::Blackhole) => Got::Verdict("blackhole"),
-                Then::Discard(RouteKind::Prohibit) => Got::Verdict("prohibit"),
-                Then::Discard(_) => Got::Verdict("unreachable"),
-                Then::Kernel => Got::Verdict("policy"),
-                Then::Table { table, .. } if self.is_excepted(dst, &[table]) => Got::Verdict("policy"),
-                Then::Table { table, shortest } => {
+                RuleAction::LocalAndMain => self.get(dst),
+                RuleAction::Discard(RouteKind::Blackhole) => Got::Verdict("blackhole"),
+                RuleAction::Discard(RouteKind::Prohibit) => Got::Verdict("prohibit"),
+                RuleAction::Discard(_) => Got::Verdict("unreachable"),
+                RuleAction::Kernel => Got::Verdict("policy"),
+                RuleAction::Table { table, .. } if self.is_excepted(dst, &[table]) => Got::Verdict("policy"),
+                RuleAction::Table { table, shortest } => {
                     let usable = |r: &&Route| r.kind != RouteKind::Unicast || r.next_hops.iter().any(|h| h.alive);
                     let routes = self.routes.iter().filter(|r| r.table == table && within(dst, Some(r.prefix)));
                     let best = routes.filter(usable).max_by_key(|r| (r.prefix.len, std::cmp::Reverse(r.metric)));

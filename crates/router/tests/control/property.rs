@@ -7,7 +7,7 @@ use bywash_engine::PortId;
 use bywash_fib::Addr;
 use bywash_fib::model::Families;
 use bywash_fib::model::{
-    Address, Change, Neighbour, NeighbourState, NextHop, Prefix, Route, RouteKind, Rule, Rules, Then,
+    Address, Change, Neighbour, NeighbourState, NextHop, Prefix, Route, RouteKind, Rule, RuleAction, Rules,
 };
 use bywash_router::control::Policies;
 use bywash_router::rules::Steps;
@@ -168,11 +168,11 @@ enum Told {
 fn any_rule() -> impl Strategy<Value = Rule> {
     let shortest = prop_oneof![3 => Just(0), 1 => 1..=32u8, 1 => 96..=129u8];
     let then = prop_oneof![
-        2 => Just(Then::LocalAndMain),
-        5 => (any_table(), shortest).prop_map(|(table, shortest)| Then::Table { table, shortest }),
+        2 => Just(RuleAction::LocalAndMain),
+        5 => (any_table(), shortest).prop_map(|(table, shortest)| RuleAction::Table { table, shortest }),
         1 => prop_oneof![Just(RouteKind::Blackhole), Just(RouteKind::Prohibit), Just(RouteKind::Unreachable)]
-            .prop_map(Then::Discard),
-        1 => Just(Then::Kernel),
+            .prop_map(RuleAction::Discard),
+        1 => Just(RuleAction::Kernel),
     ];
     let prefix = || prop::option::weighted(0.4, any_prefix());
     (any::<bool>(), prefix(), prefix(), then).prop_map(|(not, from, to, then)| {

@@ -16,7 +16,7 @@ use bywash_exceptions::{
     Watcher, judge,
 };
 use bywash_fib::model::{Families, HashPolicy, Rules, SourceCheck};
-use bywash_port::af_xdp::{self, TunnelTakes, XdpBridging, XdpGate, XdpSending, XdpVlan};
+use bywash_port::af_xdp::{self, TunnelPolicy, XdpBridging, XdpGate, XdpSending, XdpVlan};
 use bywash_port::broker;
 use bywash_router::control::{Control, Entrance, MasterSpec, Policies, PortEntry, PortView, TunnelSpec};
 use bywash_router::gates::{Gate, Gates};
@@ -286,7 +286,7 @@ impl Guard {
             let open = [!gate.closed.v4, !gate.closed.v6];
             let flows = [gate.flows.v4 || open[0], gate.flows.v6 || open[1]].map(|flows| passes && flows);
             let members = if self.verdict.bridging.contains(&id.0) { members } else { 0 };
-            TunnelTakes { number: id.0, mac, link: link.map(|link| link.0), open, flows, members, passes, learns }
+            TunnelPolicy { number: id.0, mac, link: link.map(|link| link.0), open, flows, members, passes, learns }
         };
         let ends = control.tunnels_by_end().into_iter().map(|(end, of)| (end, takes(of))).collect();
         let failed = self.program.as_ref().and_then(|program| program.set_tunnels(&ends).err());
@@ -343,9 +343,9 @@ impl Guard {
                 config.rules = rules;
                 // The kernel's answer includes the IPv6 routes that rules suppress (fib6_rule_suppress).
                 let suppressed = self.verdict.rules.get(&number).is_some_and(Rules::suppress6);
-                config.asks = rules && !bonded && !control.has_route_mtu() && !suppressed;
-                config.keeps = rules && control.routes_by_addresses();
-                config.sending = XdpSending { kept4: kept.v4, kept6: kept.v6, ..target };
+                config.fib_lookup = rules && !bonded && !control.has_route_mtu() && !suppressed;
+                config.fib_cache = rules && control.routes_by_addresses();
+                config.sending = XdpSending { kernel_only4: kept.v4, kernel_only6: kept.v6, ..target };
                 config.bridging = own;
             });
             let vlan = |PortEntry { view, entry, tag, .. }: &PortEntry| {

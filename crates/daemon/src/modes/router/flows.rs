@@ -156,8 +156,8 @@ impl Routes for Ports {
         Some((port, self.interfaces.get(&port)?))
     }
 
-    fn gave_source(&self, addr: IpAddr, port: u16) -> bool {
-        self.ask(|tables| tables.gave_source(addr, PortId(port)))
+    fn is_source_of(&self, addr: IpAddr, port: u16) -> bool {
+        self.ask(|tables| tables.is_source_of(addr, PortId(port)))
     }
 
     fn is_own(&self, addr: IpAddr) -> bool {

@@ -1,7 +1,7 @@
 //! Bonds and bridges: the ports on their members, and the stations of bridges.
 
 use super::super::followed::Followed;
-use super::super::{MasterSpec, PortView, Sends, TunnelSpec};
+use super::super::{Egress, MasterSpec, PortView, TunnelSpec};
 use super::{Bound, Links, differing, replace};
 use crate::tables::{BondInfo, PortInfo};
 use crate::tunnel::MemberPort;
@@ -243,7 +243,7 @@ impl Links {
     /// Returns the bonds with open ports, each with its number.
     pub fn bonds(&self, followed: &Followed) -> Vec<(PortId, BondInfo)> {
         let bond = |bond: &MasterSpec| {
-            let Sends::ByHash(hash) = bond.sends else { return None };
+            let Egress::ByHash(hash) = bond.egress else { return None };
             let info = self.master_info(bond, followed)?;
             Some((bond.id, BondInfo { ports: self.ports_of(bond).collect(), hash, info }))
         };

@@ -124,8 +124,8 @@ impl Links {
         self.tunnels.values().filter(|(spec, _)| spec.tunnel.external).map(|(spec, _)| spec.index).collect()
     }
 
-    /// Returns whether a next hop by an interface has headers if, and only if, the interface takes them from routes,
-    /// and then those that it can have: without, such a tunnel sends nothing, and others may ignore them.
+    /// Returns whether `outer` fits the interface of a next hop: an external tunnel needs headers that it can send,
+    /// because it sends nothing without; any other interface must have none, because it may ignore them.
     pub fn takes_outer(&self, index: u32, outer: Option<Outer>) -> bool {
         match (outer, self.external_tunnel(index)) {
             (Some(outer), Some(spec)) => has_headers(&spec.tunnel, &outer),
@@ -133,8 +133,8 @@ impl Links {
         }
     }
 
-    /// Sets the outer headers that routes give to packets, by interface; the first [`OUTERS`] are used. Returns the
-    /// interfaces whose next hops this changes: the places of the headers are others.
+    /// Sets the outer headers that routes specify, by interface; only the first [`OUTERS`] are used. Returns the
+    /// interfaces whose next hops must be rebuilt because the indices of the headers have changed.
     pub fn set_outers(&mut self, outers: BTreeSet<(u32, Outer)>) -> BTreeSet<u32> {
         let beyond = outers.len().saturating_sub(OUTERS);
         if beyond > 0 && self.outers.len() < OUTERS {
@@ -145,7 +145,7 @@ impl Links {
         let headers: BTreeSet<OuterHeader> = self.outers.iter().map(|(_, outer)| outer.header).collect();
         let headers: Vec<OuterHeader> = headers.into_iter().collect();
         let changed = std::mem::replace(&mut self.headers, headers) != self.headers;
-        // All of them: one that is beyond the limit may have had a place.
+        // All of them: a header that is beyond the limit now may have been among the first before.
         if changed { self.external() } else { BTreeSet::new() }
     }
 
@@ -156,7 +156,7 @@ impl Links {
         self.outers.iter().filter(of).map(|(_, outer)| *outer)
     }
 
-    /// Returns the places of these headers, and of the path to the other end, in the tunnels' lists; `None` if the
+    /// Returns the indices of these headers, and of the path to the remote, in the tunnels' lists; `None` if the
     /// tunnel has no such path.
     pub fn outer_path(&self, index: u32, outer: Outer) -> Option<(usize, usize)> {
         let (TunnelSpec { tunnel, .. }, _) = self.tunnels.get(&index)?;

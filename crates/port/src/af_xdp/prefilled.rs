@@ -11,7 +11,7 @@ use super::{Error, LinkInfo, Umem};
 use bywash_frame::{Arena, BATCH, Batch, Buffers};
 
 /// A bound socket, and the initial state of its port.
-pub(super) struct Filled {
+pub(super) struct Prefilled {
     pub socket: Socket,
     /// Cells in the fill ring.
     pub in_flight: InFlight,
@@ -20,7 +20,7 @@ pub(super) struct Filled {
     pub why: Option<String>,
 }
 
-impl Filled {
+impl Prefilled {
     /// Opens a socket, with buffers in the fill ring if there are any to take them from. After an error they are free,
     /// or [`Umem::reclaim`] frees them when no device has them any more.
     pub fn open(

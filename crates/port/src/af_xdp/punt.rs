@@ -1,4 +1,4 @@
-//! Port by which a worker gives received frames back to the kernel.
+//! Port through which a worker punts received frames to the kernel.
 
 use super::{Error, Injector};
 use crate::{Port, PortCounters};
@@ -10,13 +10,13 @@ use std::sync::Arc;
 ///
 /// # Thread-safety
 /// Belongs to one worker, whose thread must be in the interface's network namespace.
-pub struct GiveBack {
+pub struct PuntPort {
     injector: Injector,
     index: u32,
     counters: Arc<PortCounters>,
 }
 
-impl GiveBack {
+impl PuntPort {
     /// Creates the port for the interface with the kernel's number `index`.
     ///
     /// # Errors
@@ -26,7 +26,7 @@ impl GiveBack {
     }
 }
 
-impl Port for GiveBack {
+impl Port for PuntPort {
     fn rx_burst(&mut self, _bufs: &mut Buffers, _out: &mut Batch) -> usize {
         0
     }
