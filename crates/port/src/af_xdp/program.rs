@@ -306,6 +306,7 @@ impl Program {
             if self.config.raw {
                 return;
             }
+            let led_here = self.config.sending != XdpSending::default();
             let (sending, gate) = (XdpSending::default(), XdpGate::CLOSED);
             let bridging = XdpBridging::default();
             self.config =
@@ -313,8 +314,10 @@ impl Program {
             // Errors are those of the maps, which have been written before.
             let _ = self.datapath.set_port(self.entry(&self.config));
             let _ = self.datapath.set_vlans(self.id, &[]);
-            // Cached answers of the kernel may lead to this port.
-            self.datapath.changed();
+            // Cached answers of the kernel may lead to this port. (Not after each failure: the caller tries again.)
+            if led_here {
+                self.datapath.changed();
+            }
         })
     }
 
