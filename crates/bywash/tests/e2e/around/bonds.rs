@@ -408,6 +408,12 @@ impl Bonded {
         ["r1", "r2"].map(|member| bywash.counter(member, "tx_packets"))
     }
 
+    /// Has host a send UDP with complete checksums: user space leaves others to the kernel.
+    fn completing(self) -> Self {
+        self.lab.a().ns.run(&["ethtool", "-K", "a0", "tx", "off"]).unwrap();
+        self
+    }
+
     /// Waits until packets of both families are forwarded past the kernel to both members' cables.
     fn wait_for_both(&self, bywash: &Bywash<'_>) {
         bywash.wait("both members to send", |bywash| {
@@ -424,7 +430,7 @@ impl Bonded {
 fn connections_leave_by_the_members_that_the_kernel_chooses() {
     require!(require_lab(), kernel_has("bonding"));
     for hash in ["layer2", "layer2+3", "layer3+4"] {
-        let bonded = Bonded::new(&format!("mode balance-xor miimon 10 xmit_hash_policy {hash}"));
+        let bonded = Bonded::new(&format!("mode balance-xor miimon 10 xmit_hash_policy {hash}")).completing();
         let by_kernel = bonded.arrivals();
         let used: BTreeSet<&String> = by_kernel.values().collect();
         assert!(used.len() == 2 || hash != "layer3+4", "{used:?}");
@@ -445,7 +451,7 @@ fn connections_leave_by_the_members_that_the_kernel_chooses() {
 #[test]
 fn an_aggregate_is_forwarded_by_its_active_members() {
     require!(require_lab(), kernel_has("bonding"));
-    let bonded = Bonded::new("mode 802.3ad miimon 10 lacp_rate fast xmit_hash_policy layer3+4");
+    let bonded = Bonded::new("mode 802.3ad miimon 10 lacp_rate fast xmit_hash_policy layer3+4").completing();
     let b = bonded.lab.b();
     for level in ["user", "driver"] {
         let bywash = bonded.run(level);
