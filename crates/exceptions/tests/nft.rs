@@ -121,8 +121,13 @@ fn rulesets_of_nft() {
         (forward("ip ttl set 5"), &["all4 header written"]),
         (forward("tcp option maxseg size set 1400"), &["all46 option written"]),
         (forward("tcp dport { 22, 80 } accept"), &["all46 set lookup"]),
-        (forward("tcp dport vmap { 22 : accept, 80 : drop }"), &["all46 set lookup"]),
-        (forward("iifname vmap { p0 : drop }"), &["all46 set lookup"]),
+        (forward("tcp dport vmap { 22 : accept, 80 : drop }"), &["all46 verdict map"]),
+        (forward("iifname vmap { p0 : drop }"), &["all46 verdict map"]),
+        (forward("iifname p0 tcp dport vmap { 22 : accept, 80 : drop }"), &["in46(p0) verdict map"]),
+        // A chain that a map leads to may track connections, and must then see both directions.
+        ("table inet t {\n chain in { ct state established accept; drop; }\n chain c { type filter hook forward \
+          priority 0; iifname p0 meta l4proto vmap { tcp : jump in, udp : goto in }; }\n}\n".into(),
+         &["all46 verdict map", "fragments46"]),
         (forward("numgen inc mod 2 0 accept"), &["all46 numgen"]),
         ("table inet t {\n set s { type ipv4_addr; flags dynamic; }\n chain c { type filter hook forward priority 0; \
           add @s { ip saddr }; }\n}\n".into(), &["all4 set update"]),

@@ -4,7 +4,7 @@
 //! `accept` exempts no packet from it. A chain has no effect only if its policy is accept and the rules that forwarded
 //! packets can reach only read and let packets continue. The policy's own packet counter does not count as an effect.
 
-use super::{Base, Chain, Comparison, Expression, Family, Rule, Ruleset, Table, Tracking, Verdict, meta};
+use super::{Base, Chain, Comparison, Expression, Family, Rule, Ruleset, Table, To, Tracking, Verdict, meta};
 use crate::effect::{Effect, IfMatch, Kind, Scope};
 use bywash_fib::model::Families;
 use std::collections::HashMap;
@@ -17,8 +17,7 @@ const DEPTH: usize = 16;
 pub fn analyse(ruleset: &Ruleset) -> Vec<Effect> {
     let mut effects = Vec::new();
     for table in &ruleset.tables {
-        let mut walk =
-            Walk { chains: table.chains.iter().map(|c| (c.name.as_str(), c)).collect(), done: HashMap::new() };
+        let mut walk = Walk::new(table);
         for chain in table.chains.iter().filter(|_| !table.dormant) {
             if let Some(base) = &chain.base {
                 base_chain(table, chain, base, &mut walk, &mut effects);
@@ -248,9 +247,30 @@ impl Found {
 struct Walk<'a> {
     chains: HashMap<&'a str, &'a Chain>,
     done: HashMap<&'a str, Rc<Vec<Found>>>,
+    /// Role in connection tracking of the rules that a verdict map may lead to: those of any chain that is not a base
+    /// chain, because the elements of maps are not read.
+    mapped: Tracking,
 }
 
 impl<'a> Walk<'a> {
+    fn new(table: &'a Table) -> Self {
+        let role = |chain: &Chain| match chain.opaque {
+            Some(_) => Tracking::TurnsOn,
+            None => chain
+                .rules
+                .iter()
+                .flat_map(|rule| &rule.expressions)
+                .filter_map(Expression::effect)
+                .fold(Tracking::No, |most, (_, tracking)| most.max(tracking)),
+        };
+        let mapped = table.chains.iter().filter(|chain| chain.base.is_none()).map(role);
+        Self {
+            chains: table.chains.iter().map(|c| (c.name.as_str(), c)).collect(),
+            done: HashMap::new(),
+            mapped: mapped.max().unwrap_or(Tracking::No),
+        }
+    }
+
     /// Returns the effects of chain `name`, without those that an earlier one covers.
     fn chain(&mut self, name: &str, depth: usize) -> Rc<Vec<Found>> {
         let everything = |place: &str, why: &str| Rc::new(vec![Found::everything(place.into(), why.into())]);
@@ -308,6 +328,7 @@ impl<'a> Walk<'a> {
                     }
                     continue;
                 }
+                Expression::Lookup { data: Some(To::Verdict), .. } => ("verdict map".to_owned(), self.mapped),
                 Expression::Verdict(Verdict::Drop) => ("drop".to_owned(), Tracking::No),
                 Expression::Verdict(Verdict::Other(how)) => (how.clone(), Tracking::No),
                 other => match other.effect() {

@@ -11,6 +11,10 @@ fn ct() -> Expression {
     Expression::Acts { how: "ct".into(), tracking: Tracking::TurnsOn }
 }
 
+fn vmap() -> Expression {
+    Expression::Lookup { set: "m".into(), key: 0, data: Some(To::Verdict), invert: false }
+}
+
 fn reads() -> Expression {
     Expression::Reads { how: "fib".into(), register: None }
 }
@@ -231,6 +235,17 @@ fn tracking_concerns_both_directions() {
 }
 
 #[test]
+fn maps_may_lead_to_chains_that_track() {
+    let mapped = [&iif("p0")[..], &[vmap()]].concat();
+    let with = |sub: &[Expression]| scopes(Family::Inet, &[base("c", 2, &[mapped.clone()]), chain("s", &[rule(sub)])]);
+    assert_eq!(with(&[drop()]), [came_by("p0", Families::BOTH)]);
+    assert_eq!(with(&[ct(), drop()]), [ALL, FRAGMENTS]);
+    // No map leads to a base chain.
+    let chains = [base("c", 2, &[mapped]), base("d", 1, &[rule(&[ct()])])];
+    assert_eq!(scopes(Family::Inet, &chains), [came_by("p0", Families::BOTH), Scope::Own(Families::BOTH), FRAGMENTS]);
+}
+
+#[test]
 fn translation_concerns_both_directions() {
     let mut chain = base("c", 4, &[[&oif("p0")[..], &[acts("masquerade")]].concat()]);
     chain.base.as_mut().unwrap().kind = "nat".into();
@@ -282,6 +297,7 @@ fn any_expression() -> impl Strategy<Value = Expression> {
         Just(drop()),
         Just(acts("counter")),
         Just(ct()),
+        Just(vmap()),
         Just(load(meta::IIFNAME)),
         Just(load(meta::OIFNAME)),
         Just(load(meta::NFPROTO)),
@@ -340,7 +356,9 @@ fn touched(table: &Table, rules: &[Rule], families: Families, from: &str, to: &s
                         return false;
                     }
                 }
-                Expression::Acts { .. } | Expression::Verdict(Verdict::Drop) => return true,
+                Expression::Acts { .. } | Expression::Lookup { .. } | Expression::Verdict(Verdict::Drop) => {
+                    return true;
+                }
                 Expression::Verdict(Verdict::Jump(name)) => {
                     let rules = table.chains.iter().find(|chain| chain.name == *name).map(|chain| &chain.rules[..]);
                     if depth > 4 || rules.is_none_or(|r| touched(table, r, families, from, to, depth + 1)) {

@@ -236,7 +236,8 @@ fn acting(name: &str, attributes: Attributes<'_>) -> Expression {
         "counter" => return Expression::Counter { name: None },
         "log" | "limit" | "quota" | "reject" | "queue" | "dup" | "fwd" | "numgen" | "last" | "xfrm" | "tunnel"
         | "osf" => (name.to_owned(), Tracking::No),
-        "lookup" => return lookup(&attributes).unwrap_or_else(|| acts("set lookup")),
+        // It may be in a map that leads to any chain.
+        "lookup" => return lookup(&attributes).unwrap_or_else(|| anything("unknown set lookup".into())),
         "dynset" => {
             let Some(set) = find(attributes.clone(), NFTA_DYNSET_SET_NAME).map(text) else {
                 return anything("update of an unknown set".into());
