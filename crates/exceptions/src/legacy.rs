@@ -55,15 +55,21 @@ impl Legacy {
     /// Reads the tables again and returns whether their effects or the families with a table nat have changed. Must be
     /// called from a thread in the network namespace in which it was opened.
     ///
-    /// Takes two to four system calls if no table is registered, and two for each registered one. A table without rules
+    /// Takes three to five system calls if no table is registered, and two for each registered one. A table without rules
     /// on the path of forwarded packets is copied whole, to read its policies.
     pub fn changed(&mut self) -> bool {
         let translating = self.translating();
         let tables = self.tables.iter_mut().map(Tables::read).collect::<Result<Vec<_>, _>>();
-        let effects = tables.map(|all| [all.concat(), bridged()].concat());
+        let effects = tables.map(|all| [all.concat(), self.bridged()].concat());
         let changed = effects != self.effects || translating != self.translating();
         self.effects = effects;
         changed
+    }
+
+    fn bridged(&mut self) -> Vec<Effect> {
+        // Without a socket, nothing is known.
+        let has_ebtables = self.tables[0].socket().map_or(true, QuerySocket::has_ebtables);
+        bridged(has_ebtables, Path::new(MODULES))
     }
 
     /// Returns the families in which a table nat is hooked, as last read.
@@ -78,19 +84,28 @@ impl Legacy {
     }
 }
 
-/// Returns the effects of ebtables-legacy modules, whose tables are on bridge hooks and are not read.
-fn bridged() -> Vec<Effect> {
-    let module = |name: &str| {
-        let loaded = rustix::fs::stat(format!("/sys/module/{name}")).err() != Some(rustix::io::Errno::NOENT);
-        let reason = "may have rules for bridged packets (ebtables-legacy)".into();
-        loaded.then(|| Effect {
-            kind: Kind::IptablesLegacy,
-            scope: Scope::Bridged,
-            object: format!("module {name}"),
-            reason,
-        })
+/// Directories of modules that are loaded.
+const MODULES: &str = "/sys/module";
+
+/// Returns the effects of ebtables-legacy, whose tables are on bridge hooks and are not read: of its modules that are
+/// loaded or, if it is built into the kernel, of all its tables.
+fn bridged(has_ebtables: bool, modules: &Path) -> Vec<Effect> {
+    if !has_ebtables {
+        return vec![];
+    }
+    let loaded = |name: &str| rustix::fs::stat(modules.join(name)).err() != Some(Errno::NOENT);
+    let effect = |object| Effect {
+        kind: Kind::IptablesLegacy,
+        scope: Scope::Bridged,
+        object,
+        reason: "may have rules for bridged packets (ebtables-legacy)".into(),
     };
-    ["ebtable_broute", "ebtable_filter", "ebtable_nat"].into_iter().filter_map(module).collect()
+    // The tables can be built in only with what they are built on. Without sysfs, nothing is known.
+    if !loaded("ebtables") {
+        return vec![effect("ebtables, built into the kernel".into())];
+    }
+    let tables = ["ebtable_broute", "ebtable_filter", "ebtable_nat"].into_iter().filter(|name| loaded(name));
+    tables.map(|name| effect(format!("module {name}"))).collect()
 }
 
 /// Tables of one family.
@@ -162,12 +177,16 @@ impl Tables {
         Ok(text.lines())
     }
 
+    fn socket(&mut self) -> Result<&QuerySocket, Errno> {
+        if self.socket.is_none() {
+            self.socket = Some(QuerySocket::open(self.family)?);
+        }
+        self.socket.as_ref().ok_or(Errno::BADF)
+    }
+
     /// Reads the outline of a table; `None` if the table no longer exists.
     fn outline(&mut self, name: &str) -> Result<Option<Outline>, String> {
-        let socket = match &self.socket {
-            Some(socket) => socket,
-            None => self.socket.insert(QuerySocket::open(self.family).map_err(|error| error.to_string())?),
-        };
+        let socket = self.socket().map_err(|error| error.to_string())?;
         // The kernel returns EAGAIN if the table changed between the two requests.
         for _ in 0..8 {
             let info = match socket.info(name) {
@@ -210,4 +229,32 @@ fn effects_of(family: sockopt::Family, name: &str, outline: &Outline) -> Vec<Eff
         effects.push(effect(Scope::Fragments(families), object(""), reason));
     }
     effects
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ebtables_may_be_a_module_or_built_in() {
+        let modules = tempfile::tempdir().unwrap();
+        let found = |has| bridged(has, modules.path()).into_iter().map(|effect| effect.object).collect::<Vec<_>>();
+        assert_eq!(found(false), [""; 0]);
+        assert_eq!(found(true), ["ebtables, built into the kernel"]);
+        std::fs::create_dir(modules.path().join("ebtables")).unwrap();
+        assert_eq!(found(true), [""; 0]);
+        std::fs::create_dir(modules.path().join("ebtable_nat")).unwrap();
+        assert_eq!(found(true), ["module ebtable_nat"]);
+        assert_eq!(bridged(true, Path::new("/nonexistent"))[0].scope, Scope::Bridged);
+    }
+
+    #[test]
+    fn a_kernel_without_ebtables_says_so() {
+        let socket = QuerySocket::open(sockopt::Family::Ip).unwrap();
+        let config = std::process::Command::new("sh").args(["-c", "zcat /proc/config.gz"]).output().unwrap();
+        let config = String::from_utf8_lossy(&config.stdout);
+        if config.contains("# CONFIG_BRIDGE_NF_EBTABLES_LEGACY is not set") {
+            assert!(!socket.has_ebtables());
+        }
+    }
 }

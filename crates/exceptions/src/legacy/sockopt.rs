@@ -18,6 +18,9 @@ const GET_INFO: libc::c_int = 64;
 /// IPT_SO_GET_ENTRIES and IP6T_SO_GET_ENTRIES.
 const GET_ENTRIES: libc::c_int = 65;
 
+/// EBT_SO_GET_INFO (linux/netfilter_bridge/ebtables.h).
+const EBT_GET_INFO: libc::c_int = 128;
+
 /// iptables or ip6tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
@@ -90,6 +93,18 @@ impl QuerySocket {
         self.get(GET_ENTRIES, &mut entries)?;
         entries.drain(..ENTRIES);
         Ok(entries)
+    }
+
+    /// Returns whether the kernel has ebtables-legacy, as a module or built in. Only for [`Family::Ip`].
+    pub fn has_ebtables(&self) -> bool {
+        let mut length = 0;
+        // SAFETY: the descriptor is open as long as `self`; the kernel can neither read nor write at a null pointer, and
+        // writes `length`, a local.
+        let code = unsafe {
+            libc::getsockopt(self.fd.as_raw_fd(), libc::SOL_IP, EBT_GET_INFO, std::ptr::null_mut(), &raw mut length)
+        };
+        // With ebtables, the request fails at the pointer, or before for want of CAP_NET_ADMIN.
+        code == 0 || Errno::from_io_error(&std::io::Error::last_os_error()) != Some(Errno::NOPROTOOPT)
     }
 
     fn get(&self, option: libc::c_int, buffer: &mut [u8]) -> Result<(), Errno> {
