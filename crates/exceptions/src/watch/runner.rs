@@ -27,6 +27,7 @@ use rustix::net::netlink;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::Ipv6Addr;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::Sender;
@@ -36,10 +37,19 @@ use std::time::{Duration, Instant};
 const DECRYPTING: Duration = Duration::from_secs(1);
 /// Interval between reads of translated connections, while there are some that no rule translates.
 const TRANSLATING: Duration = Duration::from_secs(1);
-/// Time after which state that the kernel failed to report is read again.
+/// Interval between attempts to read state that the kernel failed to report, or whose protocol it lacked.
 const FAILED: Duration = Duration::from_secs(1);
 /// Receive buffer for announcements, in octets. An overflow closes the gate, and everything is read again.
 const RECEIVE_BUFFER: usize = 1 << 20;
+
+/// Netlink sockets of the namespace. The second column is the protocol.
+const SOCKETS: &str = "/proc/thread-self/net/netlink";
+/// Sockets of PF_KEY (RFC 2367). The file exists if the kernel has this protocol.
+const PFKEY: &str = "/proc/thread-self/net/pfkey";
+
+// linux/netlink.h
+const NETLINK_XFRM: &str = "6";
+const NETLINK_NETFILTER: &str = "12";
 
 // linux/rtnetlink.h, linux/neighbour.h, linux/netconf.h, linux/netfilter/nfnetlink.h
 const RTM_NEWRULE: u16 = 32;
@@ -91,7 +101,8 @@ pub(super) struct Runner {
     refused: BTreeSet<u32>,
     /// Kinds that must be read again.
     dirty: BTreeSet<Kind>,
-    /// Kinds that the kernel failed to report, and when.
+    /// Kinds that the kernel failed to report, and the time when it was last asked for them and for protocols that it
+    /// lacked.
     failed: BTreeSet<Kind>,
     failed_at: Instant,
     buffer: Vec<u8>,
@@ -109,17 +120,12 @@ impl Runner {
         sender: Sender<Reading>,
         shared: Arc<Shared>,
     ) -> Result<Self, Error> {
-        let mut sockets = Sockets::open()?;
+        let (mut sockets, nft, search) = self::open()?;
         let mut buffer = vec![0; DATAGRAM];
         let hooks = Hooks::read(sockets.netfilter.as_mut().map(|(_, asked)| asked), &mut buffer);
-        let searching = match &sockets.netfilter {
-            Some(_) => Some(Socket::open_protocol(Some(netlink::NETFILTER), &[], RECEIVE_BUFFER)?),
-            None => None,
-        };
         Ok(Self {
             sockets,
-            nft: nft::Reader::open()
-                .map_err(|unknown| Error::Socket { doing: "open", source: io::Error::other(unknown.why) })?,
+            nft,
             legacy: Legacy::open(open),
             sysctls: Sysctls::open(&ports),
             ports,
@@ -135,7 +141,7 @@ impl Runner {
             states_at: Instant::now(),
             known: BTreeMap::new(),
             outer: Outer::default(),
-            search: Search::new(searching),
+            search,
             refused: BTreeSet::new(),
             dirty: Kind::ALL.into(),
             failed: BTreeSet::new(),
@@ -183,6 +189,8 @@ impl Runner {
     /// Watches these ports from now on, and returns the kinds that must be read for them.
     fn adopt(&mut self, ports: Vec<PortLink>) -> [Kind; 5] {
         self.ports = ports;
+        // The files of the old ports are closed first: together with those of the new ones they may be too many.
+        self.sysctls = Sysctls::default();
         self.sysctls = Sysctls::open(&self.ports);
         // Chains on devices are listed by the devices' names, whose changes nf_tables does not announce.
         [Kind::Netfilter, Kind::Rules, Kind::Sysctls, Kind::TrafficControl, Kind::Programs]
@@ -235,9 +243,7 @@ impl Runner {
         } else if self.sysctls.changed() {
             changed.insert(Kind::Sysctls);
         }
-        if self.failed_at.elapsed() >= FAILED {
-            changed.append(&mut self.failed);
-        }
+        changed.extend(self.ask_failed());
         if self.ask_proxied() {
             changed.insert(Kind::Sysctls);
         }
@@ -262,6 +268,42 @@ impl Runner {
     /// Returns whether IPsec states decrypt packets that may be forwarded, as last read.
     fn decrypts(&self) -> bool {
         self.known.get(&Kind::Ipsec).is_some_and(|all| all.iter().any(|effect| effect.scope == Scope::Decrypted))
+    }
+
+    /// Returns the kinds that the kernel failed to report and reports now; asks once a second. Until then they are
+    /// effects on every packet, so that the gate need not close for the attempt.
+    fn ask_failed(&mut self) -> BTreeSet<Kind> {
+        if self.failed_at.elapsed() < FAILED {
+            return BTreeSet::new();
+        }
+        self.failed_at = Instant::now();
+        if self.gains_protocol() {
+            return Kind::ALL.into();
+        }
+        // Its policies cannot be read: they are unknown from the next reading on.
+        let hidden = self.sockets.ipsec.is_none() && !self.failed.contains(&Kind::Ipsec) && Path::new(PFKEY).exists();
+        let failed = std::mem::take(&mut self.failed);
+        let (mut mended, failed): (BTreeSet<Kind>, _) =
+            failed.into_iter().partition(|kind| self.read_kind(*kind).is_ok());
+        self.failed = failed;
+        mended.extend(hidden.then_some(Kind::Ipsec));
+        mended
+    }
+
+    /// Opens all sockets again if the kernel now has a netlink protocol that it lacked, and returns whether it has.
+    fn gains_protocol(&mut self) -> bool {
+        let absent =
+            [(NETLINK_XFRM, self.sockets.ipsec.is_none()), (NETLINK_NETFILTER, self.sockets.netfilter.is_none())];
+        if absent.iter().all(|(_, absent)| !absent) {
+            return false;
+        }
+        // The kernel itself has a socket of each protocol. An attempt to open one of an unknown protocol would start
+        // modprobe.
+        let sockets = std::fs::read_to_string(SOCKETS).unwrap_or_default();
+        let gained = absent.iter().any(|(protocol, absent)| *absent && has_protocol(&sockets, protocol));
+        let Some((sockets, nft, search)) = gained.then(open).and_then(Result::ok) else { return false };
+        (self.sockets, self.nft, self.search) = (sockets, nft, search);
+        true
     }
 
     /// Queries the foreign programs and returns whether they have changed.
@@ -317,8 +359,25 @@ impl Runner {
     }
 }
 
+/// Opens the sockets, those of [`nft::Reader`] and [`Search`] included, in the calling thread's network namespace.
+fn open() -> Result<(Sockets, nft::Reader, Search), Error> {
+    let sockets = Sockets::open()?;
+    let nft = nft::Reader::open()
+        .map_err(|unknown| Error::Socket { doing: "open", source: io::Error::other(unknown.why) })?;
+    let searching = match &sockets.netfilter {
+        Some(_) => Some(Socket::open_protocol(Some(netlink::NETFILTER), &[], RECEIVE_BUFFER)?),
+        None => None,
+    };
+    Ok((sockets, nft, Search::new(searching)))
+}
+
+/// Returns whether a protocol is among these netlink sockets, as the kernel lists them.
+fn has_protocol(sockets: &str, protocol: &str) -> bool {
+    sockets.lines().any(|line| line.split_whitespace().nth(1) == Some(protocol))
+}
+
 /// Sockets that receive announcements, and those for requests ([`nft::Reader`] has its own for its ones). `None` if the
-/// kernel lacks the protocol, and with it the state that is read through it.
+/// kernel lacks the protocol, until it has it ([`Runner::gains_protocol`]).
 #[derive(Debug)]
 struct Sockets {
     route: (Socket, Socket),
@@ -407,5 +466,17 @@ fn concerns(message: &Message<'_>, ports: &BTreeSet<u32>) -> Option<Kind> {
             index.is_none_or(|index| index > i32::MAX as u32 || ports.contains(&index)).then_some(Kind::TrafficControl)
         }
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_lists_its_own_sockets_by_protocol() {
+        let sockets = std::fs::read_to_string(SOCKETS).unwrap();
+        // NETLINK_ROUTE, and one that nobody has.
+        assert!(has_protocol(&sockets, "0") && !has_protocol(&sockets, "31"), "{sockets}");
     }
 }

@@ -1,6 +1,6 @@
 //! Readings: the kernel's state, kind by kind, as effects on forwarded packets.
 
-use super::{AF_INET, AF_INET6, RTM_NEWRULE, Runner};
+use super::{AF_INET, AF_INET6, PFKEY, RTM_NEWRULE, Runner};
 use crate::dump::{dump, text};
 use crate::effect::{Effect, Kind, Scope};
 use crate::verdict::PortLink;
@@ -13,6 +13,7 @@ use bywash_nl::wire::Message;
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv6Addr};
+use std::path::Path;
 use std::time::Instant;
 
 // linux/rtnetlink.h
@@ -23,11 +24,11 @@ impl Runner {
     pub(super) fn read(&mut self, number: u64) -> Reading {
         let rules = [Kind::Netfilter, Kind::IptablesLegacy].iter().any(|kind| self.dirty.contains(kind));
         for kind in std::mem::take(&mut self.dirty) {
+            self.failed.remove(&kind);
             let effects = self.read_kind(kind).unwrap_or_else(|why| {
                 // Tables of iptables-legacy are looked at all the time.
                 if kind != Kind::IptablesLegacy {
                     self.failed.insert(kind);
-                    self.failed_at = Instant::now();
                 }
                 unknown(kind, &why)
             });
@@ -46,7 +47,7 @@ impl Runner {
         Reading { number, effects, settings, rules: self.rules.clone(), tunnels, outer: self.outer.clone() }
     }
 
-    fn read_kind(&mut self, kind: Kind) -> Result<Vec<Effect>, String> {
+    pub(super) fn read_kind(&mut self, kind: Kind) -> Result<Vec<Effect>, String> {
         match kind {
             Kind::Netfilter => self.netfilter(),
             Kind::IptablesLegacy => {
@@ -55,6 +56,9 @@ impl Runner {
             Kind::Ipsec => self.ipsec(),
             Kind::Rules => self.rules(),
             Kind::Sysctls => {
+                if let Some(why) = self.sysctls.unreadable() {
+                    return Err(why);
+                }
                 let lost = self.lost.effects(&mut self.buffer);
                 Ok([self.sysctls.analyse().1, self.proxied()?, lost].concat())
             }
@@ -115,7 +119,12 @@ impl Runner {
     }
 
     fn ipsec(&mut self) -> Result<Vec<Effect>, String> {
-        let Some((_, asked)) = &mut self.sockets.ipsec else { return Ok(vec![]) };
+        let Some((_, asked)) = &mut self.sockets.ipsec else {
+            return match Path::new(PFKEY).exists() {
+                true => Err("the kernel has PF_KEY, but not NETLINK_XFRM (CONFIG_XFRM_USER)".into()),
+                false => Ok(vec![]),
+            };
+        };
         let mut effects =
             dump(asked, xfrm::XFRM_MSG_GETPOLICY, &[0; 64], &[], &mut self.buffer, |message| match message.kind {
                 xfrm::XFRM_MSG_NEWPOLICY => xfrm::parse(message.body),
