@@ -57,6 +57,7 @@ use bywash_config::{Config, Mode};
 use bywash_port::af_xdp::Journal;
 use control::End;
 use runtime::Runtime;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -146,6 +147,14 @@ fn put_back_left() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Raises the limit of open files as far as the process may: each followed interface has some ten. Shells set a low one
+/// for programs that use select(2).
+fn raise_file_limit() {
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    // Refused only beyond the hard limit.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
+}
+
 fn forward(
     (config, source): (Config, Source),
     (mut listener, at): (Listener, Addresses),
@@ -159,6 +168,7 @@ fn forward(
     if config.mode == Mode::Cmts {
         bywash_docsis::seal::load_library();
     }
+    raise_file_limit();
     // Enter the sandbox while there is only one thread: capabilities and seccomp filters are per thread, and a new
     // thread inherits them from its creator.
     let sandboxed = crate::sandbox::enter(&config, &journal::settings(&config.api.socket));

@@ -9,6 +9,7 @@ use crate::verdict::PortLink;
 use bywash_fib::model::{Families, HashPolicy, SourceCheck};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
+use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
@@ -28,9 +29,8 @@ pub struct Settings {
 }
 
 /// Switches for all interfaces, as paths below `/proc/sys/net`.
-const GLOBAL: [&str; 11] = [
+const GLOBAL: [&str; 10] = [
     "ipv4/conf/all/rp_filter",
-    "ipv4/conf/all/route_localnet",
     "ipv4/ip_forward_use_pmtu",
     "ipv4/icmp_errors_use_inbound_ifaddr",
     "ipv4/fib_multipath_hash_policy",
@@ -47,10 +47,9 @@ const GLOBAL: [&str; 11] = [
 const OF_BRIDGES: [&str; 3] = ["bridge-nf-call-arptables", "bridge-nf-call-ip6tables", "bridge-nf-call-iptables"];
 
 /// Switches of an interface: family, and name below `conf/IF`.
-const OF_PORT: [(&str, &str); 9] = [
+const OF_PORT: [(&str, &str); 8] = [
     ("ipv4", "forwarding"),
     ("ipv4", "rp_filter"),
-    ("ipv4", "route_localnet"),
     ("ipv6", "disable_ipv6"),
     ("ipv6", "mtu"),
     ("ipv6", "proxy_ndp"),
@@ -66,6 +65,8 @@ struct Switch {
     /// Opened again after a failed read: an interface with an MTU below 1280 loses its IPv6 switches, for example.
     file: Option<File>,
     value: Option<i64>,
+    /// Error for which the switch could not be read, although it may exist.
+    failed: Option<io::ErrorKind>,
 }
 
 impl Switch {
@@ -77,15 +78,32 @@ impl Switch {
 
     /// Reads the value again and returns whether it has changed.
     fn read(&mut self) -> bool {
-        let mut text = [0; 24];
-        let mut read = self.file.as_ref().and_then(|file| file.read_at(&mut text, 0).ok());
-        if read.is_none() {
-            self.file = File::open(&self.path).ok();
-            read = self.file.as_ref().and_then(|file| file.read_at(&mut text, 0).ok());
-        }
-        let value = read.and_then(|n| std::str::from_utf8(&text[..n]).ok()?.trim().parse().ok());
-        std::mem::replace(&mut self.value, value) != value
+        let read = match self.file.as_ref().map(value) {
+            Some(Ok(value)) => Ok(value),
+            _ => self.reopen(),
+        };
+        let (value, failed) = match read {
+            Ok(value) => (Some(value), None),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => (None, None),
+            Err(error) => (None, Some(error.kind())),
+        };
+        let before = (std::mem::replace(&mut self.value, value), std::mem::replace(&mut self.failed, failed));
+        before != (value, failed)
     }
+
+    fn reopen(&mut self) -> io::Result<i64> {
+        // Closed first, in case files have run out.
+        self.file = None;
+        value(self.file.insert(File::open(&self.path)?))
+    }
+}
+
+/// Reads a switch's value.
+fn value(file: &File) -> io::Result<i64> {
+    let mut text = [0; 24];
+    let n = file.read_at(&mut text, 0)?;
+    let value = std::str::from_utf8(&text[..n]).ok().and_then(|text| text.trim().parse().ok());
+    value.ok_or(io::ErrorKind::InvalidData.into())
 }
 
 /// All switches that matter for a set of ports.
@@ -120,13 +138,14 @@ impl Sysctls {
     /// Reads all switches again and returns whether any has changed.
     pub fn changed(&mut self) -> bool {
         let of_ports = self.ports.iter_mut().flat_map(|(_, switches)| switches);
-        self.global
-            .iter_mut()
-            .chain(&mut self.bridges)
-            .chain(of_ports)
-            .filter_map(|switch| switch.read().then_some(()))
-            .count()
-            > 0
+        let all = self.global.iter_mut().chain(&mut self.bridges).chain(of_ports);
+        all.fold(false, |changed, switch| changed | switch.read())
+    }
+
+    /// Returns which switch could not be read, and why; `None` if all could that exist.
+    pub fn unreadable(&self) -> Option<String> {
+        let all = self.global.iter().chain(&self.bridges).chain(self.ports.iter().flat_map(|(_, switches)| switches));
+        all.filter_map(|switch| Some(format!("{}: {}", switch.path.display(), switch.failed?))).next()
     }
 
     /// Returns whether the kernel answers neighbour discovery for others on any port (`proxy_ndp`).
@@ -174,7 +193,6 @@ impl Sysctls {
 /// Values of the switches of [`GLOBAL`] that matter for packets.
 struct Global {
     rp_filter: Option<i64>,
-    route_localnet: Option<i64>,
     use_pmtu: Option<i64>,
     errors_use_inbound: Option<i64>,
     hash4: Option<i64>,
@@ -190,7 +208,6 @@ impl Global {
         let mut values = switches.iter().map(|switch| switch.value);
         Some(Self {
             rp_filter: values.next()?,
-            route_localnet: values.next()?,
             use_pmtu: values.next()?,
             errors_use_inbound: values.next()?,
             hash4: values.next()?,
@@ -208,7 +225,6 @@ impl Global {
 struct OfPort {
     forwarding4: Option<i64>,
     rp_filter: Option<i64>,
-    route_localnet: Option<i64>,
     disabled6: Option<i64>,
     mtu6: Option<i64>,
     redirects4: Option<i64>,
@@ -219,12 +235,10 @@ struct OfPort {
 impl OfPort {
     fn of(switches: &[Switch]) -> Option<Self> {
         let values: Vec<Option<i64>> = switches.iter().map(|switch| switch.value).collect();
-        let [forwarding4, rp_filter, route_localnet, disabled6, mtu6, _, redirects4, redirects6, forwarding6] =
-            values[..]
-        else {
+        let [forwarding4, rp_filter, disabled6, mtu6, _, redirects4, redirects6, forwarding6] = values[..] else {
             return None;
         };
-        Some(Self { forwarding4, rp_filter, route_localnet, disabled6, mtu6, redirects4, redirects6, forwarding6 })
+        Some(Self { forwarding4, rp_filter, disabled6, mtu6, redirects4, redirects6, forwarding6 })
     }
 }
 
@@ -294,11 +308,6 @@ impl Found {
             1 => drop(self.settings.source_check.insert(port.index, SourceCheck::Strict)),
             _ => drop(self.settings.source_check.insert(port.index, SourceCheck::Loose)),
         }
-        if is_on(of.route_localnet) || is_on(global.route_localnet) {
-            let object = format!("net.ipv4.conf.{}.route_localnet=1", port.name);
-            let on = vec![IfMatch::Index(port.index)];
-            self.add(Scope::In(on, Families::V4), &object, "routes loopback addresses");
-        }
     }
 
     /// Adds whether redirects accepted on a port change the routes of packets; `forwards4` is set if any port forwards
@@ -308,12 +317,13 @@ impl Found {
     /// without an announcement (IN_DEV_RX_REDIRECTS, rt6_do_redirect). Without forwarding at all, no packet is sent by
     /// them.
     fn add_redirects(&mut self, port: &PortLink, of: &OfPort, global: &Global, forwards4: bool) {
-        let (name, on, reason) = (&port.name, || vec![IfMatch::Index(port.index)], "sends packets as redirects say");
+        let (name, on, reason) =
+            (port.name.as_str(), || vec![IfMatch::Index(port.index)], "sends packets as redirects say");
         // An interface that does not forward takes part without the switch of all (IN_DEV_RX_REDIRECTS).
         let (all, own) = (is_on(global.redirects4), is_on(of.redirects4));
         let accepts4 = if of.forwarding4 == Some(1) { all && own } else { all || own };
         if forwards4 && accepts4 {
-            let object = format!("net.ipv4.conf.{name}.accept_redirects=1");
+            let object = format!("net.ipv4.conf.{}.accept_redirects=1", if own { name } else { "all" });
             self.add(Scope::Out(on(), Families::V4), &object, reason);
         }
         if is_on(of.redirects6) && of.forwarding6 == Some(0) && is_on(global.forwarding6) {
@@ -326,7 +336,10 @@ impl Found {
     fn add_ipv6(&mut self, port: &PortLink, of: &OfPort, global: &Global) {
         // An interface with an MTU below 1280 has no IPv6 and no IPv6 switches. A kernel without IPv6 has none at all.
         if of.disabled6 != Some(0) && global.forwarding6.is_some() {
-            let object = format!("net.ipv6.conf.{}.disable_ipv6=1", port.name);
+            let object = match of.disabled6 {
+                Some(_) => format!("net.ipv6.conf.{}.disable_ipv6=1", port.name),
+                None => format!("net.ipv6.conf.{} does not exist: the MTU is below 1280", port.name),
+            };
             let on = || vec![IfMatch::Index(port.index)];
             self.add(Scope::In(on(), Families::V6), &object, "accepts no IPv6");
             self.add(Scope::Out(on(), Families::V6), &object, "sends no IPv6");
@@ -345,7 +358,7 @@ mod tests {
         values.iter().map(|value| Switch { value: *value, ..Switch::default() }).collect()
     }
 
-    fn analysed(global: [i64; 11], port: [i64; 9]) -> (Settings, Vec<Effect>) {
+    fn analysed(global: [i64; 10], port: [i64; 8]) -> (Settings, Vec<Effect>) {
         let link = PortLink { index: 7, name: "r0".into(), ..PortLink::default() };
         let global = switches(&global.map(Some));
         Sysctls { global, bridges: vec![], ports: vec![(link, switches(&port.map(Some)))] }.analyse()
@@ -363,8 +376,16 @@ mod tests {
         assert_eq!(of([Some(0), Some(1), None]), [(Scope::Between, ip6.to_owned())]);
     }
 
-    const GLOBAL_NOW: [i64; 11] = [0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1];
-    const PORT_NOW: [i64; 9] = [1, 0, 0, 0, 1500, 0, 1, 1, 1];
+    #[test]
+    fn a_switch_that_cannot_be_read_is_unlike_one_that_does_not_exist() {
+        // A directory.
+        let read = |path: &str| Sysctls { global: vec![Switch::open(path.into())], ..Sysctls::default() }.unreadable();
+        let errors = [read("nosuch"), read("ipv4/ip_forward"), read("ipv4")];
+        assert_eq!(errors, [None, None, Some("/proc/sys/net/ipv4: is a directory".into())]);
+    }
+
+    const GLOBAL_NOW: [i64; 10] = [0, 0, 0, 0, 1, 0, 0, 0, 0, 1];
+    const PORT_NOW: [i64; 8] = [1, 0, 0, 1500, 0, 1, 1, 1];
 
     #[test]
     fn a_router_at_its_defaults_has_no_effects() {
@@ -390,23 +411,21 @@ mod tests {
         let scope = |(_, effects): (Settings, Vec<Effect>)| effects[0].scope.clone();
         assert_eq!(scope(of_port(0, 0)), Scope::In(on(), Families::V4));
         let gone = PortLink { index: 7, name: "nosuchif0".into(), ..PortLink::default() };
-        let ports = vec![(gone, switches(&[None; 9]))];
+        let ports = vec![(gone, switches(&[None; 8]))];
         let (settings, effects) = Sysctls { global: switches(&GLOBAL_NOW.map(Some)), bridges: vec![], ports }.analyse();
         assert_eq!((settings.gone, effects), ([7].into(), vec![]));
-        assert_eq!(scope(of_port(2, 1)), Scope::In(on(), Families::V4));
-        assert_eq!(scope(of_port(3, 1)), Scope::In(on(), Families::V6));
-        assert_eq!(scope(of_all(1, 1)), Scope::In(on(), Families::V4));
-        assert_eq!(scope(of_all(2, 1)), Scope::All(Families::V4));
-        assert_eq!(scope(of_all(3, 1)), Scope::Errors(Families::V4));
-        assert_eq!(scope(of_all(5, 0)), Scope::All(Families::V6));
-        assert_eq!(scope(of_all(8, 1)), Scope::All(Families::V4));
+        assert_eq!(scope(of_port(2, 1)), Scope::In(on(), Families::V6));
+        assert_eq!(scope(of_all(1, 1)), Scope::All(Families::V4));
+        assert_eq!(scope(of_all(2, 1)), Scope::Errors(Families::V4));
+        assert_eq!(scope(of_all(4, 0)), Scope::All(Families::V6));
+        assert_eq!(scope(of_all(7, 1)), Scope::All(Families::V4));
         // Accepted redirects: for IPv4 on all interfaces and on this one, for IPv6 on one that does not forward.
-        assert_eq!(scope(of_all(9, 1)), Scope::Out(on(), Families::V4));
-        assert_eq!(scope(of_port(8, 0)), Scope::Out(on(), Families::V6));
+        assert_eq!(scope(of_all(8, 1)), Scope::Out(on(), Families::V4));
+        assert_eq!(scope(of_port(7, 0)), Scope::Out(on(), Families::V6));
         // On an interface that does not forward IPv4 while another does, one of both switches is enough.
         let among = |all: i64, own: i64| {
             let (mut global, mut port) = (GLOBAL_NOW, PORT_NOW);
-            (global[9], port[0], port[6]) = (all, 0, own);
+            (global[8], port[0], port[5]) = (all, 0, own);
             let link = |index| PortLink { index, name: "r0".into(), ..PortLink::default() };
             let ports = [(7, port), (8, PORT_NOW)].map(|(index, of)| (link(index), switches(&of.map(Some))));
             let sysctls = Sysctls { global: switches(&global.map(Some)), bridges: vec![], ports: ports.into() };
@@ -416,13 +435,13 @@ mod tests {
         assert_eq!([among(0, 0), among(0, 1), among(1, 0)], [false, true, true]);
         // Without forwarding, one switch is to be set, and redirects do not matter.
         let (mut global, mut port) = (GLOBAL_NOW, PORT_NOW);
-        (global[9], global[10], port[0]) = (1, 0, 0);
+        (global[8], global[9], port[0]) = (1, 0, 0);
         let objects: Vec<String> = analysed(global, port).1.into_iter().map(|effect| effect.object).collect();
         assert_eq!(objects, ["sysctl net.ipv4.ip_forward=0"]);
         // The greater value of conf/all and the interface applies: 2 (loose) overrides 1 (strict).
         assert_eq!(of_port(1, 1).0.source_check[&7], SourceCheck::Strict);
         assert_eq!(of_all(0, 2).0.source_check[&7], SourceCheck::Loose);
-        assert_eq!(of_all(4, 1).0.hash4, HashPolicy::L4);
-        assert_eq!(of_all(6, 3).0.hash6, HashPolicy::Kernel);
+        assert_eq!(of_all(3, 1).0.hash4, HashPolicy::L4);
+        assert_eq!(of_all(5, 3).0.hash6, HashPolicy::Kernel);
     }
 }

@@ -87,13 +87,21 @@ impl SlowPath {
     /// Processes a packet that the fast path does not handle.
     pub(crate) fn slow(&mut self, cx: &mut Context<'_>, tables: &Tables, from: Ingress, frame: Frame) {
         let data = cx.bufs.arena().data(&frame);
+        // A port without an interface has no kernel side to leave a frame to.
+        let has_kernel = || tables.port(from.id).is_some_and(|port| port.index != 0);
         let verdict = match (frame_type(data), data.get(HEADER_LEN..)) {
-            (Some(ethertype::IPV4), Some(ip)) => check4(ip),
+            (Some(ethertype::IPV4), Some(ip)) => match check4(ip) {
+                // Loopback addresses: the kernel drops the packet, or routes it with `route_localnet`.
+                Err(DropReason::MartianSource | DropReason::MartianDestination)
+                    if (ip[12] == 127 || ip[16] == 127) && has_kernel() =>
+                {
+                    Ok(Validated::Kernel)
+                }
+                checked => checked,
+            },
             (Some(ethertype::IPV6), Some(ip)) => check6(ip),
-            // The tag belongs to no interface. A port without an interface has no kernel side to leave the frame to.
-            _ if vlan::is_tagged(data) && tables.port(from.id).is_some_and(|port| port.index != 0) => {
-                Ok(Validated::Kernel)
-            }
+            // The tag belongs to no interface.
+            _ if vlan::is_tagged(data) && has_kernel() => Ok(Validated::Kernel),
             (Some(_), _) => Err(DropReason::NotIp),
             (None, _) => Err(DropReason::Runt),
         };

@@ -9,9 +9,10 @@ use crate::moves::handled;
 use crate::raw::{self, Ear};
 use crate::reload::{File, config, reload};
 use bywash_lab::{Ping, Topology, has_tool, kernel_has, require, require_lab, wait_until};
+use bywash_wire::build::Packet;
 use serde_json::Value;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -608,6 +609,35 @@ fn last_after(lab: &Topology, to: IpAddr, change: impl FnOnce()) -> f64 {
         end.store(true, Ordering::Relaxed);
         (last.load(Ordering::Relaxed) as f64 - returned as f64) / 1e6
     })
+}
+
+/// kube-proxy sets `route_localnet` on all interfaces.
+#[test]
+fn packets_of_loopback_addresses_are_routed_as_the_kernel_is_set() {
+    require!(require_lab());
+    for arguments in LEVELS {
+        let lab = lab();
+        let (a, b) = (lab.a(), lab.b());
+        let bywash = Bywash::run_as_is(lab.r(), &[arguments, &["r0", "r1"]].concat());
+        wait_for_fast_path(&lab, &bywash);
+        let ear = Ear::at(&b.ns, &b.interface);
+        let loopback = SocketAddr::from(([127, 1, 2, 3], 7));
+        let send = |from: SocketAddr, to: u16| {
+            let packet = Packet::udp(from, (b.v4, to).into()).macs(mac(&a.mac), mac(&a.router_mac));
+            raw::send(&a.ns, &a.interface, &[(1, packet.build().unwrap())]);
+        };
+        let is = |to: u16| move |frame: &[u8]| frame.get(36..38) == Some(&to.to_be_bytes());
+        send(loopback, 1);
+        send((a.v4, 7).into(), 2);
+        ear.wait(1, is(2));
+        shell(&lab, "sysctl -q -w net.ipv4.conf.all.route_localnet=1");
+        send(loopback, 3);
+        ear.wait(1, is(3));
+        assert!(!ear.heard().iter().any(|frame| is(1)(frame)), "{arguments:?}: a martian was routed");
+        wait_for_fast_path(&lab, &bywash);
+        assert!(kept(&bywash, "r0").is_empty(), "{arguments:?}");
+        bywash.stop();
+    }
 }
 
 /// Returns a router solicitation (RFC 4861 4.1) from a to b, as if it had been routed, with this hop limit.

@@ -651,9 +651,10 @@ fn allow(effect: &Effect, but_flows: bool, held_by: &[String]) -> String {
     format!("{remove}; or `{} = \"ignore\"` in [kernel], at your own risk", effect.kind.name())
 }
 
-/// Returns the command that sets a switch, `sysctl KEY=0` or `sysctl KEY=1`, to its other value.
+/// Returns the command that sets a switch, `sysctl KEY=0` or `sysctl KEY=1`, to its other value. An interface without
+/// switches has a small MTU.
 fn switched(object: &str) -> String {
     let switch = object.trim_start_matches("sysctl ");
-    let (key, value) = switch.split_once('=').unwrap_or((switch, "1"));
+    let Some((key, value)) = switch.split_once('=') else { return "raise the MTU of the interface".into() };
     format!("`sysctl -w {key}={}`", u8::from(value == "0"))
 }
