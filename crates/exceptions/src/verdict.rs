@@ -22,6 +22,9 @@ pub struct PortLink {
     /// Interfaces below it, by kernel index and name: the device below a VLAN, the members of a bond or bridge. Its
     /// packets pass there, too.
     pub lower_devices: Vec<(u32, String)>,
+    /// Interfaces above it, by kernel index and name, whether they have numbers or are left to the kernel. Empty for a
+    /// VLAN or macvlan above a port.
+    pub uppers: Vec<(u32, String)>,
     /// If the port is itself a bridge, bond, VLAN or macvlan: the interfaces below it, by kernel index and name, which
     /// have received its packets before Bywash sees them.
     pub received_by: Vec<(u32, String)>,
@@ -187,18 +190,21 @@ mod tests {
         };
         ports.extend([upper(64, 30, "mv0", &[10]), upper(67, 33, "mv1", &[10])]);
         ports.extend([upper(65, 31, "bond0", &[11]), upper(66, 32, "bond0.7", &[31, 11])]);
-        let concerned = |device: &str| {
+        let concerned = |ports: &[PortLink], device: &str| {
             let scope = Scope::Relayed(vec![IfMatch::Name(device.into())]);
             let effect = Effect { kind: Kind::Netfilter, scope, object: String::new(), reason: String::new() };
-            let verdict = judge(&Reading { effects: vec![effect], ..Reading::default() }, &ports, &Respect::default());
+            let verdict = judge(&Reading { effects: vec![effect], ..Reading::default() }, ports, &Respect::default());
             let closed = |(id, gate): (&u16, &Gate)| (gate.closed == Families::BOTH).then_some(*id);
             assert!(verdict.gates.values().all(|gate| gate.closed.is_empty() || gate.flows.is_empty()));
             verdict.gates.iter().filter_map(closed).collect::<Vec<u16>>()
         };
-        assert_eq!(["r0", "mv0"].map(concerned), [[0, 64, 67], [0, 64, 67]]);
-        assert_eq!(["r1", "bond0"].map(concerned), [[1, 65, 66], [1, 65, 66]]);
-        assert_eq!(concerned("bond0.7"), [1, 65, 66]);
-        assert_eq!(concerned("eth9"), [0; 0]);
+        assert_eq!(["r0", "mv0"].map(|device| concerned(&ports, device)), [[0, 64, 67], [0, 64, 67]]);
+        assert_eq!(["r1", "bond0"].map(|device| concerned(&ports, device)), [[1, 65, 66], [1, 65, 66]]);
+        assert_eq!(concerned(&ports, "bond0.7"), [1, 65, 66]);
+        assert_eq!(concerned(&ports, "eth9"), [0; 0]);
+        // A VLAN that is left to the kernel.
+        ports[1].uppers = vec![(40, "r1.9".into())];
+        assert_eq!(concerned(&ports, "r1.9"), [1, 65, 66]);
     }
 
     #[test]

@@ -277,8 +277,11 @@ fn concerned<'a>(effect: &Effect, ports: &'a [PortLink]) -> Vec<&'a PortLink> {
         Scope::In(on, _) | Scope::Relayed(on) => {
             let received = |port: &&PortLink| named(on, port) || on.iter().any(|one| receives(one, port));
             // Generic XDP of a port also copies the packets of all interfaces above it.
-            let uppers = ports.iter().filter(|port| matches!(effect.scope, Scope::Relayed(_)) && named(on, port));
-            let copied = uppers.flat_map(PortLink::devices).map(|(index, _)| index).filter(|index| *index != 0);
+            let is_above =
+                |one: &IfMatch, port: &PortLink| port.uppers.iter().any(|(index, name)| one.covers(*index, name));
+            let copies = |port: &&PortLink| named(on, port) || on.iter().any(|one| is_above(one, port));
+            let copying = ports.iter().filter(|port| matches!(effect.scope, Scope::Relayed(_)) && copies(port));
+            let copied = copying.flat_map(PortLink::devices).map(|(index, _)| index).filter(|index| *index != 0);
             let copied: BTreeSet<u32> = copied.collect();
             let shares = |port: &&PortLink| port.devices().any(|(index, _)| copied.contains(&index));
             ports.iter().filter(|port| received(port) || shares(port)).collect()

@@ -445,6 +445,25 @@ impl Control {
         found
     }
 
+    /// Returns the interfaces above these in the same network namespace: VLANs and the like, bonds and bridges that they
+    /// are members of, and those above them.
+    pub fn uppers_of(&self, indices: &[u32]) -> Vec<&Link> {
+        let mut found: Vec<&Link> = vec![];
+        let mut below: Vec<u32> = indices.to_vec();
+        while !below.is_empty() {
+            let masters: Vec<u32> =
+                below.iter().filter_map(|index| self.links.get(*index)?.master).filter(|index| *index != 0).collect();
+            let is_above = |link: &&Link| {
+                masters.contains(&link.index) || link.parent.is_some_and(|parent| below.contains(&parent))
+            };
+            let is_new = |link: &&Link| found.iter().all(|known| known.index != link.index);
+            let above: Vec<&Link> = self.links.all().values().filter(is_above).filter(is_new).collect();
+            below = above.iter().map(|link| link.index).collect();
+            found.extend(above);
+        }
+        found
+    }
+
     /// Returns whether frames between a bridge's members pass hooks of IP (`nf_call_iptables` and the like); `true` if
     /// the bridge is not known.
     pub fn calls_ip(&self, bridge: u32) -> bool {

@@ -158,7 +158,9 @@ pub(super) fn links(control: &Control) -> Vec<PortLink> {
     let with_receivers = |indices: &[u32], link: PortLink| {
         let receivers: Vec<_> = indices.iter().flat_map(|index| control.receivers_of(*index)).collect();
         let is_bridge = |index| control.link(index).is_some_and(|link| link.kind == "bridge");
+        let uppers = control.uppers_of(indices);
         PortLink {
+            uppers: uppers.iter().map(|link| (link.index, link.name.clone())).collect(),
             received_by: receivers.iter().map(|link| (link.index, link.name.clone())).collect(),
             received_by_member: receivers.iter().any(|link| link.master.is_some_and(is_bridge)),
             paired: indices.iter().filter_map(|index| control.link(*index)).chain(receivers).any(|link| link.paired),
