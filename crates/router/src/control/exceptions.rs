@@ -20,8 +20,7 @@ pub struct Policies {
     pub mtu6: BTreeMap<u32, u32>,
     /// Source validation of packets received on a port; [`SourceCheck::Off`] if absent.
     pub source_check: BTreeMap<PortId, SourceCheck>,
-    /// Hash policy by which IPv4 packets choose a group member. A group with IPv6 gateways is left to the kernel if
-    /// either policy is [`HashPolicy::Kernel`], because IPv4 routes may use it too.
+    /// Hash policy by which IPv4 packets choose a group member.
     pub hash4: HashPolicy,
     /// Hash policy by which IPv6 packets choose a group member.
     pub hash6: HashPolicy,

@@ -53,13 +53,10 @@ impl Image {
     }
 }
 
-/// Returns whether the choice depends on fields that only the kernel parses. IPv4 routes may use gateways of either
-/// family.
+/// Returns whether the choice depends on fields that only the kernel parses.
 fn kernel_chooses(hash: [HashPolicy; 2], hops: &Hops, members: &[(u32, u32)]) -> bool {
-    let v6 = |member: &(u32, u32)| {
-        matches!(hops.adjacency(member.0), Some(Adjacency { neighbour: Neighbour::Via(IpAddr::V6(_)), .. }))
-    };
-    hash[0] == HashPolicy::Kernel || members.iter().any(v6)
+    let policy = |id: u32| hops.adjacency(id).map(|a| hash[usize::from(a.v6)]);
+    members.iter().any(|(id, _)| policy(*id).is_none_or(|policy| policy == HashPolicy::Kernel))
 }
 
 fn entry(a: &Adjacency, links: &Links, neighbours: &Neighbours) -> Entry {
