@@ -5,8 +5,10 @@
 #define BYWASH_CHECKSUM_H
 
 #include <linux/bpf.h>
+#include <linux/if_ether.h>
 #include <linux/in.h>
 #include <linux/ip.h>
+#include <linux/ipv6.h>
 #include <linux/tcp.h>
 #include <linux/udp.h>
 #include <bpf/bpf_endian.h>
@@ -70,6 +72,49 @@ static __always_inline void lower_ttl(struct iphdr *ip, __u32 n)
 	__u32 *ttl = (void *)&ip->ttl, word = *ttl;
 
 	*ttl = word - n + ((word < (0xffff - n) << 16 ? n : n + 1) << 16);
+}
+
+static __always_inline int is_fragment4(const struct iphdr *ip)
+{
+	return ip->frag_off & bpf_htons(0x3fff);
+}
+
+/* Returns whether the IP packet behind VXLAN's or Geneve's headers, if there are any, has an unfinished checksum. `udp`
+ * is the UDP header before them. */
+static __always_inline int unfinished_within(const __u8 *udp, const void *end)
+{
+	const __u8 *tunnel = udp + sizeof(struct udphdr), *ip = tunnel + 8 + ETH_HLEN;
+
+	if (tunnel + 8 > (const __u8 *)end)
+		return 0;
+	/* Geneve, which may have options, has the type of the frame here (RFC 8926 3.4), VXLAN 0. */
+	if (*(const __be16 *)(tunnel + 2) == bpf_htons(ETH_P_TEB) && *tunnel & 0x3f) {
+#ifdef BYWASH_PLAIN
+		/* Without CAP_PERFMON the verifier allows only constant offsets. */
+		return 1;
+#else
+		ip += (*tunnel & 0x3f) * 4;
+#endif
+	}
+	if (ip + sizeof(struct iphdr) > (const __u8 *)end)
+		return 0;
+	const struct iphdr *ip4 = (const void *)ip;
+	const struct ipv6hdr *ip6 = (const void *)ip;
+	const void *l4;
+	/* As in unfinished(), the barriers keep offsets constant. */
+	switch (*(const __be16 *)(ip - 2)) {
+	case bpf_htons(ETH_P_IP):
+		l4 = ip4 + 1;
+		barrier_var(l4);
+		return ip4->ihl == 5 && !is_fragment4(ip4) &&
+		       unfinished(ip4->protocol, l4, end, bpf_ntohs(ip4->tot_len) - sizeof(*ip4), &ip4->saddr, 2);
+	case bpf_htons(ETH_P_IPV6):
+		l4 = ip6 + 1;
+		barrier_var(l4);
+		return l4 <= end && unfinished(ip6->nexthdr, l4, end, bpf_ntohs(ip6->payload_len), &ip6->saddr, 8);
+	default:
+		return 0;
+	}
 }
 
 #endif

@@ -62,11 +62,6 @@ static __always_inline __u32 flows_flag(const int v6)
 	return v6 ? BYWASH_FLOWS6 : BYWASH_FLOWS4;
 }
 
-static __always_inline int is_fragment4(const struct iphdr *ip)
-{
-	return ip->frag_off & bpf_htons(0x3fff);
-}
-
 /* Returns whether the next header is a fragment header, or an extension header that may precede one. */
 static __always_inline int may_be_fragment6(__u8 next)
 {
@@ -88,44 +83,6 @@ static __always_inline int is_left_to_kernel(const struct frame *f)
 		return f->flags & BYWASH_KERNEL4 || (f->flags & BYWASH_DEFRAG && is_fragment4(ip4));
 	case bpf_htons(ETH_P_IPV6):
 		return f->flags & BYWASH_KERNEL6 || (f->flags & BYWASH_DEFRAG && may_be_fragment6(ip6->nexthdr));
-	default:
-		return 0;
-	}
-}
-
-/* Returns whether the IP packet behind VXLAN's or Geneve's headers, if there are any, has an unfinished checksum. `udp`
- * is the UDP header before them. */
-static __always_inline int unfinished_within(const __u8 *udp, const void *end)
-{
-	const __u8 *tunnel = udp + sizeof(struct udphdr), *ip = tunnel + 8 + ETH_HLEN;
-
-	if (tunnel + 8 > (const __u8 *)end)
-		return 0;
-	/* Geneve, which may have options, has the type of the frame here (RFC 8926 3.4), VXLAN 0. */
-	if (*(const __be16 *)(tunnel + 2) == bpf_htons(ETH_P_TEB) && *tunnel & 0x3f) {
-#ifdef BYWASH_PLAIN
-		/* Without CAP_PERFMON the verifier allows only constant offsets. */
-		return 1;
-#else
-		ip += (*tunnel & 0x3f) * 4;
-#endif
-	}
-	if (ip + sizeof(struct iphdr) > (const __u8 *)end)
-		return 0;
-	const struct iphdr *ip4 = (const void *)ip;
-	const struct ipv6hdr *ip6 = (const void *)ip;
-	const void *l4;
-	/* As in unfinished(), the barriers keep offsets constant. */
-	switch (*(const __be16 *)(ip - 2)) {
-	case bpf_htons(ETH_P_IP):
-		l4 = ip4 + 1;
-		barrier_var(l4);
-		return ip4->ihl == 5 && !is_fragment4(ip4) &&
-		       unfinished(ip4->protocol, l4, end, bpf_ntohs(ip4->tot_len) - sizeof(*ip4), &ip4->saddr, 2);
-	case bpf_htons(ETH_P_IPV6):
-		l4 = ip6 + 1;
-		barrier_var(l4);
-		return l4 <= end && unfinished(ip6->nexthdr, l4, end, bpf_ntohs(ip6->payload_len), &ip6->saddr, 8);
 	default:
 		return 0;
 	}
@@ -167,7 +124,8 @@ static __always_inline int is_unfinished(const struct frame *f)
 		barrier_var(l4);
 		if (l4 > f->end || ip6->version != 6)
 			return 0;
-		if (chunks && (ip6->nexthdr == IPPROTO_ROUTING || ip6->nexthdr == IPPROTO_DSTOPTS))
+		/* Behind these, there may be any of the others: a tunnel's packets have an encapsulation limit. */
+		if (ip6->nexthdr == IPPROTO_ROUTING || ip6->nexthdr == IPPROTO_DSTOPTS)
 			return 1;
 		return hides_checksum(ip6->nexthdr, l4, f->end) ||
 		       (chunks && ip6->nexthdr == IPPROTO_UDP &&
@@ -389,9 +347,9 @@ static __always_inline int payload_exception(const struct frame *f, const void *
 			return PASS_POLICY;
 		__u32 len = f->gso_size ? longest - head :
 			    v6 ? bpf_ntohs(ip6->payload_len) : bpf_ntohs(ip4->tot_len) - head;
-		/* Only user space looks for checksums behind extension headers. */
+		/* As is_unfinished(). */
 		if (f->flags & BYWASH_PARTIAL && v6 && unlikely(proto == IPPROTO_ROUTING || proto == IPPROTO_DSTOPTS))
-			return TO_USER;
+			return PASS_UNFINISHED;
 		if (f->flags & BYWASH_PARTIAL && (v6 || !is_fragment4(ip4)) &&
 		    unlikely(unfinished(proto, l4, f->end, len, v6 ? (void *)&ip6->saddr : &ip4->saddr, v6 ? 8 : 2)))
 			return TO_USER;

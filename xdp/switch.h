@@ -132,7 +132,8 @@ static __always_inline int read_transport(const struct frame *f, struct packet *
 	} else if (proto != IPPROTO_UDP || (void *)l4 + sizeof(struct udphdr) > f->end || len < sizeof(struct udphdr)) {
 		return 0;
 	}
-	if (f->flags & BYWASH_PARTIAL && unfinished(proto, l4, f->end, len, addresses, words))
+	if (f->flags & BYWASH_PARTIAL && (unfinished(proto, l4, f->end, len, addresses, words) ||
+					  (proto == IPPROTO_UDP && unfinished_within(l4, f->end))))
 		return 0;
 	p->key[2] |= bpf_htons(f->port->id) | (__u64)proto << 32 | (__u64)KEY_VALID << 40 | flags << 48;
 	p->key[3] |= *(const __u32 *)l4;

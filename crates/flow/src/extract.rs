@@ -69,8 +69,8 @@ pub fn extract(data: &[u8], in_port: u16, tags: usize, key: &mut Key) -> Option<
     long_way(data, in_port, tags, key)
 }
 
-/// Completes the transport checksum of a frame, with tags and labels or without, if it holds only the pseudo-header
-/// sum: see [`bywash_wire::partial`]. Returns `true` if it was partial.
+/// Completes the checksums that the sender of a frame, with tags and labels or without, has left to a device: see
+/// [`bywash_wire::partial`]. Returns `true` if there were any.
 pub(crate) fn complete_partial(data: &mut [u8]) -> bool {
     let mut l3 = 14;
     for _ in 0..DEPTH {
@@ -91,7 +91,7 @@ pub(crate) fn complete_partial(data: &mut [u8]) -> bool {
         }
         _ => false,
     };
-    ip && data.get_mut(l3..).is_some_and(bywash_wire::partial::complete)
+    ip && data.get_mut(l3..).is_some_and(bywash_wire::partial::complete_all)
 }
 
 /// Compact key of a plain packet: untagged, unfragmented IPv4 without options, TCP or UDP.

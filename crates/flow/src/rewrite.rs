@@ -5,7 +5,7 @@ use crate::extract::{Layout, header_fits};
 use crate::key::BOTTOM;
 use crate::ops::Op;
 use bywash_frame::{Arena, Frame};
-use bywash_wire::checksum::{update_u16, update_u32};
+use bywash_wire::checksum::{crc32c, update_u16, update_u32};
 use bywash_wire::ethernet::ethertype;
 use bywash_wire::proto;
 
@@ -259,9 +259,9 @@ fn set_port(data: &mut [u8], (l3, l4): (usize, usize), which: usize, value: u16,
     }
     if protocol == proto::SCTP {
         let end = end(data, l3);
-        let before = crc32c(data, l4, end);
+        let before = crc32c(&data[l4..end]);
         data[at..at + 2].copy_from_slice(&new.to_be_bytes());
-        let change = before ^ crc32c(data, l4, end);
+        let change = before ^ crc32c(&data[l4..end]);
         let sum = u32::from_le_bytes([data[l4 + 8], data[l4 + 9], data[l4 + 10], data[l4 + 11]]);
         data[l4 + 8..l4 + 12].copy_from_slice(&(sum ^ change).to_le_bytes());
     } else {
@@ -362,24 +362,4 @@ fn last_header(data: &[u8], l3: usize, l4: usize) -> (u8, bool) {
         at += len;
     }
     (next, routed)
-}
-
-/// Returns the CRC-32C (RFC 9260 appendix A) of an SCTP packet, with its checksum field taken as zero.
-fn crc32c(data: &[u8], l4: usize, end: usize) -> u32 {
-    static TABLE: [u32; 256] = {
-        let mut table = [0; 256];
-        let mut i = 0;
-        while i < 256 {
-            let (mut crc, mut bit) = (i as u32, 0);
-            while bit < 8 {
-                crc = if crc & 1 == 1 { crc >> 1 ^ 0x82f6_3b78 } else { crc >> 1 };
-                bit += 1;
-            }
-            table[i] = crc;
-            i += 1;
-        }
-        table
-    };
-    let bytes = data[l4..end].iter().enumerate().map(|(i, b)| if (8..12).contains(&i) { 0 } else { *b });
-    !bytes.fold(!0, |crc, b| TABLE[usize::from(crc as u8 ^ b)] ^ crc >> 8)
 }

@@ -5,7 +5,7 @@ use bywash_port::Port;
 use bywash_wire::ethernet::{HEADER_LEN, ethertype};
 use bywash_wire::partial;
 
-/// Port whose received frames have complete TCP and UDP checksums.
+/// Port whose received frames have complete checksums.
 pub struct Completing<P> {
     port: P,
     completed: u64,
@@ -17,11 +17,11 @@ impl<P: Port> Completing<P> {
     }
 }
 
-/// Completes a frame's checksum if it is partial. Returns whether it was.
+/// Completes a frame's partial checksums. Returns whether it had any.
 fn complete(frame: &mut [u8]) -> bool {
     let Some([.., high, low]) = frame.first_chunk::<HEADER_LEN>() else { return false };
     let ip = [ethertype::IPV4, ethertype::IPV6].contains(&u16::from_be_bytes([*high, *low]));
-    ip && partial::complete(&mut frame[HEADER_LEN..])
+    ip && partial::complete_all(&mut frame[HEADER_LEN..])
 }
 
 impl<P: Port> Port for Completing<P> {

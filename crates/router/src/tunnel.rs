@@ -27,8 +27,6 @@ pub(crate) use send::{Encap, OuterRoute, encapsulate};
 /// Length of a GRE header, and of each of the fields that may follow (RFC 2784 2, RFC 2890 2).
 const GRE_LEN: usize = 4;
 const FIELD_LEN: usize = 4;
-/// Protocol of Ethernet frames in GRE (ETH_P_TEB, RFC 7637 3.2).
-const TEB: u16 = 0x6558;
 /// Flags of a GRE header that has a checksum, and of one that has a key.
 const SUMMED: u32 = 0x8000;
 const KEY: u32 = 0x2000;
@@ -185,8 +183,7 @@ pub struct Paths {
     /// Source ports of VXLANs without a range of their own: the first, and one past the last.
     pub sources: [u16; 2],
     /// Bits set in all flow labels of kinds `ip6tnl`, `ip6gre` and `ip6gretap`, which are hashes otherwise; `None` if
-    /// they have none
-    /// (`net.ipv6.auto_flowlabels`, `net.ipv6.flowlabel_state_ranges`).
+    /// they have no labels (`net.ipv6.auto_flowlabels`, `net.ipv6.flowlabel_state_ranges`).
     pub labels: Option<u32>,
     /// Set if the kernel receives packets with an encapsulation limit (`net.ipv6.max_dst_opts_number`,
     /// `net.ipv6.max_dst_opts_length`).

@@ -165,6 +165,27 @@ pub fn pseudo6(header: &[u8; 40], proto: u8, len: u32) -> Sum {
     sum
 }
 
+/// Returns the CRC-32C of an SCTP packet with its checksum field taken as zero (RFC 9260 appendix A). The field holds it
+/// in little-endian order.
+pub fn crc32c(sctp: &[u8]) -> u32 {
+    static TABLE: [u32; 256] = {
+        let mut table = [0; 256];
+        let mut i = 0;
+        while i < 256 {
+            let (mut crc, mut bit) = (i as u32, 0);
+            while bit < 8 {
+                crc = if crc & 1 == 1 { crc >> 1 ^ 0x82f6_3b78 } else { crc >> 1 };
+                bit += 1;
+            }
+            table[i] = crc;
+            i += 1;
+        }
+        table
+    };
+    let bytes = sctp.iter().enumerate().map(|(i, b)| if (8..12).contains(&i) { 0 } else { *b });
+    !bytes.fold(!0, |crc, b| TABLE[usize::from(crc as u8 ^ b)] ^ crc >> 8)
+}
+
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;

@@ -24,6 +24,8 @@ pub mod ethertype {
     pub const IPV6: u16 = 0x86dd;
     /// 802.1ad service tag.
     pub const QINQ: u16 = 0x88a8;
+    /// Ethernet frames within another protocol (transparent Ethernet bridging, RFC 1701).
+    pub const TEB: u16 = 0x6558;
     /// MPLS label stack, unicast.
     pub const MPLS: u16 = 0x8847;
     /// MPLS label stack whose top label is assigned by the upstream router, usually of a multicast (RFC 5332).

@@ -8,11 +8,15 @@
 //! correct packet is never changed. (A corrupted packet that looks partial would get a valid checksum: as unlikely as a
 //! corruption that the checksum misses.)
 //!
-//! Only the outermost TCP or UDP header is examined; the XDP program leaves packets with a partial checksum inside a
-//! tunnel to the kernel (`hides_checksum` in xdp/router.h), as well as SCTP: veth claims CRC-32c offload, too
-//! (`NETIF_F_SCTP_CRC`), and the field does not show that the CRC is missing. Not completed are fragments, UDP over
+//! Only the outermost TCP or UDP header is examined, except by [`complete_all`]; for a router, the XDP program leaves
+//! packets with a partial checksum inside a tunnel to the kernel (`hides_checksum` in xdp/router.h), as well as SCTP:
+//! veth claims CRC-32C offload, too (`NETIF_F_SCTP_CRC`). Not completed are fragments, UDP over
 //! IPv4 without checksum, packets with a routing header that has segments left (their pseudo-header holds another
 //! destination), and ICMPv6, which the kernel fills in itself (net/ipv6/icmp.c, `icmpv6_push_pending_frames`).
+
+mod within;
+
+pub use within::complete_all;
 
 use crate::checksum::{Sum, pseudo4, pseudo6};
 use crate::ipv4::{self, Ipv4Info};

@@ -479,11 +479,12 @@ pub fn unfinished(frame: &[u8]) -> bool {
     field.is_some_and(|f| be16(f) == sum(&pseudo)) || (v6 && matches!(proto, 43 | 60))
 }
 
-/// Returns whether a packet may have an unfinished checksum that only the kernel finds: in a tunnel, or that of SCTP.
-/// Random payloads are no tunnel's.
+/// Returns whether a packet may have an unfinished checksum that only the kernel finds: in a tunnel, that of SCTP, or
+/// one behind an IPv6 extension header. Random payloads are no tunnel's.
 fn hides_checksum(frame: &[u8]) -> bool {
-    let proto = if frame[14] >> 4 == 6 { frame[14 + 6] } else { frame[14 + 9] };
-    [4, 41, 47, 132, 137].contains(&proto)
+    let v6 = frame[14] >> 4 == 6;
+    let proto = if v6 { frame[14 + 6] } else { frame[14 + 9] };
+    [4, 41, 47, 132, 137].contains(&proto) || (v6 && matches!(proto, 43 | 60))
 }
 
 /// Returns whether the program may leave to user space a frame that the router forwards by `to`.

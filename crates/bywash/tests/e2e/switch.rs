@@ -5,13 +5,15 @@ use crate::load;
 use crate::raw::{Ear, send};
 use crate::reload;
 use bywash_lab::{
-    Direction, End, Iperf, Namespace, Output, Ping, Transfer, Veth, has_tool, require, require_lab, wait_until,
+    Direction, End, Iperf, Namespace, Output, Ping, Transfer, Veth, has_tool, kernel_has, require, require_lab,
+    wait_until,
 };
 use bywash_wire::build::Packet;
+use bywash_wire::checksum::crc32c;
 use bywash_wire::ethernet::MacAddr;
-use bywash_wire::hex;
+use bywash_wire::{hex, ipv4};
 use std::fmt::Write as _;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -130,6 +132,51 @@ fn hosts_find_each_other_and_tcp_goes_both_ways() {
     assert!(strange < 20, "{strange} frames for others at host 3");
     assert!(switch.events("p1", "checksum-completed") > 0, "no partial checksum was met: has veth changed?");
     switch.stop();
+}
+
+/// A sender leaves checksums within tunnels to its device, too, and so it does with the CRC of SCTP.
+#[test]
+fn checksums_within_tunnels_of_hosts_are_completed() {
+    require!(require_lab(), kernel_has("vxlan"));
+    let lab = Lab::new(2);
+    for (n, other) in [(1, 2), (2, 1)] {
+        let (local, remote) = (Lab::address(n), Lab::address(other));
+        lab.host(n)
+            .ip_batch(&format!(
+                "link add vx type vxlan id 7 local {local} remote {remote} dstport 4789 udpcsum\n\
+                 addr add 10.77.0.{n}/24 dev vx\naddr add fd77::{n}/64 dev vx nodad\nlink set vx mtu 1450 up\n"
+            ))
+            .unwrap();
+    }
+    for level in ["user", "driver"] {
+        let line = format!("level = \"{level}\"\n");
+        let switch = lab.run(&[&line, &line], "");
+        lab.assert_reaches(1, 2);
+        for to in ["10.77.0.2", "fd77::2"] {
+            let report = Transfer::new(1_000_000).run(lab.host(1), lab.host(2), to.parse::<IpAddr>().unwrap()).unwrap();
+            assert!(report.is_intact(), "{level} {to}: {report:?}");
+        }
+        let ear = Ear::at(lab.host(2), "e0");
+        let mut frame = sctp();
+        send(lab.host(1), "e0", &[(1, frame.clone())]);
+        let crc = crc32c(&frame[34..]).to_le_bytes();
+        frame[42..46].copy_from_slice(&crc);
+        ear.wait(1, |heard| *heard == *frame);
+        switch.stop();
+    }
+}
+
+/// Returns a frame from host 1 to host 2 with an empty COOKIE-ACK of SCTP, without its CRC.
+fn sctp() -> Vec<u8> {
+    let (src, dst) = ((Lab::address(1), 0).into(), (Lab::address(2), 0).into());
+    let macs = [1, 2].map(|n| MacAddr([2, 0, 0, 0, 7, n]));
+    let carried = [0, 7, 0, 9, 1, 2, 3, 4, 0, 0, 0, 0, 11, 0, 0, 4];
+    // In place of a datagram's header, and of 8 bytes in it.
+    let mut frame = Packet::udp(src, dst).macs(macs[0], macs[1]).payload(&[0; 8]).build().unwrap();
+    frame[23] = 132;
+    frame[34..].copy_from_slice(&carried);
+    ipv4::fill_checksum(&mut frame[14..]);
+    frame
 }
 
 #[test]

@@ -1,8 +1,6 @@
 //! Decapsulation of packets that came through tunnels.
 
-use super::{
-    ECT_1, FIELD_LEN, GRE_LEN, InnerDestination, KEY, LIMIT_LEN, SUMMED, TEB, VNI, VXLAN_LEN, any, limit_options,
-};
+use super::{ECT_1, FIELD_LEN, GRE_LEN, InnerDestination, KEY, LIMIT_LEN, SUMMED, VNI, VXLAN_LEN, any, limit_options};
 use crate::bytes::{be16, be32, frame_type};
 use crate::tables::{Kind, PortInfo, Tables};
 use crate::valid::{host4, valid_header6};
@@ -232,10 +230,10 @@ impl Headers {
                     _ => (at + FIELD_LEN, Some(be32(payload.get(at..at + FIELD_LEN)?))),
                 };
                 let kind = be16(&head[2..]) as u16;
-                let ethernet = kind == TEB;
+                let ethernet = kind == ethertype::TEB;
                 let headers = match kind {
                     ethertype::IPV4 | ethertype::IPV6 => of(len, kind, key),
-                    TEB => of(len + HEADER_LEN, be16(payload.get(len + 12..len + HEADER_LEN)?) as u16, key),
+                    ethertype::TEB => of(len + HEADER_LEN, be16(payload.get(len + 12..len + HEADER_LEN)?) as u16, key),
                     _ => None,
                 };
                 Some(Self { ethernet, summed, ..headers? })

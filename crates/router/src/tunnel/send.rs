@@ -3,8 +3,7 @@
 //! Packets for which the kernel would do more than encapsulate are left to it, such as an error to be answered.
 
 use super::{
-    CE, ECT_0, FIELD_LEN, GRE_LEN, KEY, LIMIT_LEN, Path, SUMMED, TEB, TunnelInfo, VNI, added, limit_options,
-    own_header, via,
+    CE, ECT_0, FIELD_LEN, GRE_LEN, KEY, LIMIT_LEN, Path, SUMMED, TunnelInfo, VNI, added, limit_options, own_header, via,
 };
 use crate::bytes::{be16, frame_type};
 use crate::flow::flow_hash;
@@ -134,8 +133,7 @@ fn next_hop(tables: &Tables, path: &Path) -> Option<u32> {
 
 /// Returns whether the kernel may do more than encapsulate this IPv6 packet in one of kind `ip6tnl`, `ip6gre` or
 /// `ip6gretap`: it comes from the tunnel's remote, or has extension headers, among which may be an encapsulation limit
-/// (RFC 2473
-/// 4.1.1).
+/// (RFC 2473 4.1.1).
 fn is_unusual6(tunnel: &Tunnel, ip: &[u8]) -> bool {
     let IpAddr::V6(remote) = tunnel.remote else { return false };
     let Some((header, _)) = ipv6::Ipv6Header::parse(ip) else { return true };
@@ -187,7 +185,7 @@ pub(crate) fn encapsulate(arena: &Arena, encap: &Encap<'_>, frame: &mut Frame, l
     match (tunnel.encapsulation, tunnel.vxlan) {
         (Encapsulation::Gre | Encapsulation::Gretap, _) => {
             let kind = match v6 {
-                _ if tunnel.is_ethernet() => TEB,
+                _ if tunnel.is_ethernet() => ethertype::TEB,
                 true => ethertype::IPV6,
                 false => ethertype::IPV4,
             };

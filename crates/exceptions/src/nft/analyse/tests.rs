@@ -237,7 +237,9 @@ fn tracking_concerns_both_directions() {
 #[test]
 fn maps_may_lead_to_chains_that_track() {
     let mapped = [&iif("p0")[..], &[vmap()]].concat();
-    let with = |sub: &[Expression]| scopes(Family::Inet, &[base("c", 2, &[mapped.clone()]), chain("s", &[rule(sub)])]);
+    let with = |sub: &[Expression]| {
+        scopes(Family::Inet, &[base("c", 2, std::slice::from_ref(&mapped)), chain("s", &[rule(sub)])])
+    };
     assert_eq!(with(&[drop()]), [came_by("p0", Families::BOTH)]);
     assert_eq!(with(&[ct(), drop()]), [ALL, FRAGMENTS]);
     // No map leads to a base chain.
