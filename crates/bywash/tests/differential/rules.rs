@@ -44,7 +44,7 @@ pub const RULES: &[Rule] = &[
     Rule { name: "redirects", documented: "Redirects are off", excuse: redirects, example: examples::redirect },
     Rule {
         name: "unfinished checksum",
-        documented: "**Unfinished checksums.**",
+        documented: "**Partial checksums (CHECKSUM_PARTIAL).**",
         excuse: unfinished,
         example: examples::unfinished,
     },
