@@ -59,15 +59,15 @@ pub fn check(config: &Config, host: Option<&Host>, problems: &mut Vec<Problem>) 
         problems.push(Problem::at("api.read_socket", what, "expected another path"));
     }
     if api.read_group.is_some() && api.read_socket.is_none() {
-        let what = "`read_group` is the group of a socket that there is not";
+        let what = "`read_group` is set, but `read_socket` is not";
         problems.push(Problem::at("api.read_group", what, "add `read_socket = \"..\"`"));
     }
     if api.metrics_public && api.metrics.is_none() {
-        let what = "there are no metrics for other machines";
+        let what = "`metrics_public` is set, but `metrics` is not";
         problems.push(Problem::at("api.metrics_public", what, "add `metrics = \"ADDRESS:PORT\"`"));
     }
     if !api.metrics_token.expose().is_empty() && api.metrics.is_none() {
-        let what = "`metrics_token` is the token of metrics that there are not";
+        let what = "`metrics_token` is set, but `metrics` is not";
         problems.push(Problem::at("api.metrics_token", what, "add `metrics = \"ADDRESS:PORT\"`"));
     }
     if let Some(at) = api.metrics.filter(|at| !at.ip().is_loopback()) {
@@ -144,7 +144,7 @@ fn names(config: &Config, problems: &mut Vec<Problem>) {
             && !matches!(port.kind, PortKind::AfXdp | PortKind::Dpdk)
             && !port.is_tap()
         {
-            let what = format!("a port of kind \"{}\" has no `interface` here", port.kind.name());
+            let what = format!("`interface` is not allowed for a port of kind \"{}\" in this mode", port.kind.name());
             problems.push(Problem::at(format!("port.{at}.interface"), what, "only with mode = \"router\""));
         }
         if port.pcap.as_ref().is_some_and(|pcap| pcap.file.as_os_str().is_empty() && pcap.record.is_none()) {
@@ -161,7 +161,7 @@ fn names(config: &Config, problems: &mut Vec<Problem>) {
             );
         }
         if port.af_xdp.as_ref().is_some_and(|af_xdp| af_xdp.program.is_none() && af_xdp.program_section.is_some()) {
-            let what = format!("port {} names a program, but no file that has it", port.name);
+            let what = format!("port {} sets `program_section`, but not `program`", port.name);
             problems.push(Problem::at(format!("port.{at}.program_section"), what, "add `program = \"FILE\"`"));
         }
         if port.dpdk.as_ref().is_some_and(|dpdk| dpdk.device.is_empty()) {
@@ -202,13 +202,13 @@ fn set(bridge: &BridgePortConfig) -> impl Iterator<Item = String> {
 fn mode(config: &Config, problems: &mut Vec<Problem>) {
     let switch = config.mode == Mode::Switch;
     if !switch && !config.switch.is_default() {
-        let what = format!("a {} has no [switch]", config.mode.name());
+        let what = format!("[switch] is not allowed with mode = \"{}\"", config.mode.name());
         problems.push(Problem::at("switch", what, "only with mode = \"switch\""));
     }
     let (router, kernel) = (RouterConfig::default(), KernelConfig::default());
     let of_router = [("router", config.router != router), ("kernel", config.kernel != kernel)];
     for (key, _) in of_router.into_iter().filter(|(_, given)| *given && config.mode != Mode::Router) {
-        let what = format!("a {} has no [{key}]", config.mode.name());
+        let what = format!("[{key}] is not allowed with mode = \"{}\"", config.mode.name());
         problems.push(Problem::at(key, what, "only with mode = \"router\""));
     }
     let local = config.ports.iter().find(|port| config.switch.local.as_ref() == Some(&port.name));
@@ -219,7 +219,7 @@ fn mode(config: &Config, problems: &mut Vec<Problem>) {
     for (at, port) in config.ports.iter().enumerate() {
         let path = |key: &str| format!("port.{at}.{key}");
         for key in set(&port.bridge).filter(|_| !switch) {
-            let what = format!("a port of a {} has no `{key}`", config.mode.name());
+            let what = format!("`{key}` is not allowed with mode = \"{}\"", config.mode.name());
             problems.push(Problem::at(path(&key), what, "only with mode = \"switch\""));
         }
         if !switch {
@@ -236,7 +236,7 @@ fn mode(config: &Config, problems: &mut Vec<Problem>) {
             let others = config.ports.iter().map(|other| other.name.as_str()).filter(|name| *name != port.name);
             let help = format!("the other ports: {}", others.collect::<Vec<_>>().join(", "));
             let what = format!("port {} cannot be mirrored to {to}", port.name);
-            problems.push(Problem::at(path("mirror"), what, "expected another port's name").help(help));
+            problems.push(Problem::at(path("mirror"), what, "expected the name of another port").help(help));
         }
     }
 }
@@ -251,7 +251,7 @@ fn groups(config: &Config, problems: &mut Vec<Problem>) {
             ("flow", "[[flow]]", !config.flows.is_empty()),
         ];
         for (path, header, _) in set.iter().filter(|(.., set)| *set) {
-            let what = format!("a {} has no {header}", config.mode.name());
+            let what = format!("{header} is not allowed with mode = \"{}\"", config.mode.name());
             problems.push(Problem::at(*path, what, "only with mode = \"cmts\""));
         }
         return;
@@ -274,7 +274,7 @@ fn groups(config: &Config, problems: &mut Vec<Problem>) {
                     Some(name) => format!("did you mean {name}?"),
                     None => "expected the name of a [[port]]".into(),
                 };
-                problems.push(Problem::at(path, format!("there is no port {port}"), expected));
+                problems.push(Problem::at(path, format!("unknown port {port}"), expected));
             } else if let Some((_, other)) = used.iter().find(|(name, _)| *name == port) {
                 let what = format!("port {port} is used twice");
                 problems.push(Problem::at(path, what, "expected another port").other(other.clone(), "first here"));
@@ -437,7 +437,7 @@ fn workers(config: &Config, problems: &mut Vec<Problem>) {
 fn on_host(config: &Config, host: &Host, problems: &mut Vec<Problem>) {
     let no_cpu = |path: String, cpu: &usize| {
         let expected = format!("this machine has {}", list(&host.cpus));
-        Problem::at(path, format!("there is no CPU {cpu}"), expected)
+        Problem::at(path, format!("unknown CPU {cpu}"), expected)
     };
     for cpu in config.workers.cpus.set().into_iter().flatten().filter(|cpu| !host.cpus.contains(cpu)) {
         problems.push(no_cpu("workers.cpus".into(), cpu));
@@ -463,15 +463,15 @@ fn on_host(config: &Config, host: &Host, problems: &mut Vec<Problem>) {
         if let Some(group) = group
             && group_id(group).is_none()
         {
-            let expected = "not in /etc/group: expected a group's name or number";
-            problems.push(Problem::at(key, format!("there is no group {group}"), expected));
+            let expected = "not in /etc/group: expected a group name or number";
+            problems.push(Problem::at(key, format!("unknown group {group}"), expected));
         }
     }
     for (at, port) in config.ports.iter().enumerate() {
         let peer = port.memif.as_ref().and_then(|memif| memif.peer.as_ref());
         if let Some(user) = peer.filter(|user| user_id(user).is_none()) {
-            let expected = "not in /etc/passwd: expected a user's name or number";
-            problems.push(Problem::at(format!("port.{at}.peer"), format!("there is no user {user}"), expected));
+            let expected = "not in /etc/passwd: expected a user name or number";
+            problems.push(Problem::at(format!("port.{at}.peer"), format!("unknown user {user}"), expected));
         }
     }
     for (at, group) in config.groups.iter().enumerate() {

@@ -100,7 +100,8 @@ pub enum XdpMode {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
-    /// `driver` with traffic control, or with native XDP unless a socket uses zero-copy; else `user`
+    /// `driver` if the program is attached natively and no socket uses zero-copy, or if it is attached by traffic
+    /// control and either the kernel forwards or the port is a member of a bridge; else, and always in a switch, `user`
     #[default]
     Auto,
     /// In the driver, by XDP or traffic control; packets it cannot handle, in user space or, with traffic control, in
@@ -128,10 +129,10 @@ impl Level {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Checksum {
-    /// `fix` on interfaces that deliver unfinished checksums (veth), else `trust`
+    /// `fix` on interfaces that deliver partial checksums (veth), else `trust`
     #[default]
     Auto,
-    /// Complete unfinished checksums
+    /// Complete partial checksums
     Fix,
     /// Leave all checksums unchanged
     Trust,

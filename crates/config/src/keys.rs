@@ -51,9 +51,10 @@ pub static TOP: Section = Section {
     keys: &[
         key("mode", Choice(names::<Mode>), "\"router\"", "")
             .doc(
-                "Operating mode. `router`: forwards packets by the kernel's routes and neighbours. `switch`: forwards \
-                 frames by flows, one of which is the learning bridge; all frames that its ports receive belong to the \
-                 switch, none to the kernel. `cmts`: the downstream of a cable modem termination system.",
+                "Operating mode. `router`: forwards packets according to the kernel's routes and neighbours. `switch`: \
+                 forwards frames according to flows; by default, the only flow makes it a learning bridge. A switch \
+                 takes every frame that its ports receive; the kernel gets none. `cmts`: acts as the downstream of a \
+                 cable modem termination system.",
             )
             .example("\"switch\""),
         key("sandbox", Choice(names::<Sandbox>), "\"on\"", "")
@@ -93,7 +94,7 @@ pub static SWITCH: Section = Section {
                 "Number of VLAN tags that flows see, as `other_config:vlan-limit` of Open vSwitch; 0 means the \
                  maximum, 2. Any further tags are payload: with 1, the Ethernet type of a packet with two tags is that \
                  of the inner tag, 0x8100 or 0x88a8; with 2, `pop_vlan` shows the inner tag, and flows see the IP \
-                 packet behind both.",
+                 packet after both.",
             )
             .example("2")
             .only(Mode::Switch),
@@ -129,15 +130,16 @@ pub static SWITCH: Section = Section {
 
 pub static ROUTER: Section = Section {
     header: "[router]",
-    doc: "Established flows, which bypass the kernel's firewall rules, ICMP messages, and interfaces on ports.",
+    doc: "Settings of a router: its table of established flows (connections that bypass the kernel's firewall rules), \
+          the ICMP messages that it sends, and the stacked interfaces for which it forwards.",
     keys: &[
         key("flows", Int(0..=4_000_000), "1000000", "connections")
             .doc(
-                "Maximum number of connections that are forwarded past the kernel's nf_tables rules and connection \
-                 tracking: established ones, every packet of which the rules accept. All others are left to the \
-                 kernel. Memory is only used where rules let connections pass: 4 MiB at first, then 64 bytes for each \
-                 IPv4 connection, 112 for each IPv6 one, and some 16 more. 0: the kernel forwards whatever its rules \
-                 apply to.",
+                "Maximum number of connections that Bywash forwards past the kernel's nf_tables rules and connection \
+                 tracking. Only established connections qualify, and only if the rules accept every packet of them; \
+                 all others are left to the kernel. Memory is allocated once the rules let a connection qualify: 4 MiB \
+                 at first, then for each connection 64 bytes (IPv4) or 112 bytes (IPv6), plus about 16. 0: the kernel \
+                 forwards all packets that its rules apply to.",
             )
             .example("0"),
         key("icmp_rate", Int(0..=1_000_000), "1000", "errors/s per worker")
@@ -207,18 +209,19 @@ pub static KERNEL: Section = Section {
         regard("traffic_control", "Configured qdiscs, and filters on ingress or egress of a port (`tc`)."),
         regard(
             "programs",
-            "BPF programs of other owners attached to a port (tcx) or to the choice of sockets (sk_lookup), IPVS \
-             services, and functions of other modules on netfilter's hooks.",
+            "BPF programs that others have attached to a port (tcx) or to socket lookup (sk_lookup), IPVS services, \
+             and netfilter hook functions registered by other modules.",
         ),
     ],
 };
 
 pub static POOL: Section = Section {
     header: "[pool]",
-    doc: "Packet buffers: one pool per worker, all in one arena. Several tables `[[pool]]` give workers pools with \
-          settings of their own: each applies to the workers that match all of its keys `workers`, `group` and `side`, \
-          and the one without these keys to all others. Every worker belongs to exactly one. `cell`, `pages` and \
-          `reserve` are settings of the arena: of several tables, only the one for all others may have them.",
+    doc: "Packet buffers: one pool per worker, all in one arena. To give some workers other settings, write several \
+          tables `[[pool]]`. A table with any of the keys `workers`, `group` and `side` applies to the workers that \
+          match all of them; the table without these keys applies to the remaining workers. Exactly one table must \
+          apply to each worker. `cell`, `pages` and `reserve` are settings of the arena; they are allowed only in the \
+          table for the remaining workers.",
     keys: &[
         key("name", Text(&text::NAME), "(by worker)", "")
             .doc(
@@ -315,8 +318,9 @@ pub static WORKER_KEYS: Section = Section {
             .example("2"),
         key("cpus", Or("auto", &List("CPU numbers", CPU)), "\"auto\"", "")
             .doc(
-                "CPUs that the workers are pinned to, in order; at least `count` CPUs. `auto`: the CPUs that the \
-                 process may use, the first of them last.",
+                "CPUs that the workers are pinned to, in order; at least as many as `count`. `auto`: all CPUs that the \
+                 process may use; the first one, which usually handles most of the machine's other work, is used \
+                 last.",
             )
             .example("[0]"),
         key("idle", Choice(names::<Idle>), "\"sleep\"", "")
@@ -378,7 +382,7 @@ pub static PORT: Section = Section {
     header: "[[port]]",
     doc: "A port. Each port has its own table; ports are numbered in the order of their tables.",
     keys: &[
-        key("name", Text(&text::NAME), "(the interface's)", "")
+        key("name", Text(&text::NAME), "(the name of the interface)", "")
             .doc(
                 "Name of the port in `show`, in logs and in flows. In the default, `_` stands for each character of \
                  the interface's name that is not allowed here.",
@@ -474,11 +478,11 @@ pub static PORT: Section = Section {
             .of(AF_XDP),
         key("checksum", Choice(names::<Checksum>), "\"auto\"", "")
             .doc(
-                "Handling of transport checksums that the sender left to checksum offload. `fix`: completes unfinished \
-                 checksums. `trust`: leaves all checksums unchanged. `auto`: `fix` on interfaces that deliver \
-                 unfinished checksums (veth, netkit, TAP, virtio-net without native XDP, interfaces on top of these, \
-                 and bridges) and, in a router, where XDP is not native and may see packets that GRO has merged; else \
-                 `trust`.",
+                "Handling of transport checksums that the sender left to checksum offload. `fix`: completes partial \
+                 checksums (CHECKSUM_PARTIAL). `trust`: leaves all checksums unchanged. `auto`: `fix` on interfaces \
+                 that deliver partial checksums (veth, netkit, TAP, virtio-net without native XDP, interfaces on top \
+                 of these, and bridges) and, in a router, where XDP is not native and may see packets that GRO has \
+                 merged; else `trust`.",
             )
             .example("\"fix\"")
             .of(AF_XDP),
@@ -487,8 +491,9 @@ pub static PORT: Section = Section {
                 "Forwarding level of packets received on the port. `driver`: by the XDP program as far as it can; \
                  other packets in user space, or by the kernel where traffic control forwards. `user`: by the workers. \
                  `kernel`: by the kernel; the port still sends what other ports forward to it. `auto`: `driver` if the \
-                 program is attached natively and no socket uses zero-copy, or if it is attached by traffic control; \
-                 else `user`.",
+                 program is attached natively and no socket uses zero-copy, or if it is attached by traffic control \
+                 and either the kernel forwards or the port is a member of a bridge; else, and always in a switch, \
+                 `user`.",
             )
             .example("\"user\"")
             .of(AF_XDP),
@@ -535,7 +540,7 @@ pub static PORT: Section = Section {
             .doc("Additional EAL options. EAL is started once, with the options of all ports.")
             .example("\"--log-level=8\"")
             .of(DPDK),
-        key("worker", Or("auto", &OneOrMore("a worker's number", WORKER)), "\"auto\"", "")
+        key("worker", Or("auto", &OneOrMore("a worker number", WORKER)), "\"auto\"", "")
             .doc(
                 "Worker that polls the port's queues. `auto`: queue k is polled by worker k modulo the number of \
                  workers; if the port has fewer queues than there are workers, by worker (port index + k) modulo that \

@@ -215,7 +215,7 @@ impl GroupConfig {
                     None => first_bits,
                     Some(Ok(profile)) => profile.bits,
                     Some(Err(unknown)) => {
-                        let what = format!("{name}:{line}: there is no profile {unknown}");
+                        let what = format!("{name}:{line}: unknown profile {unknown}");
                         return wrong("file", what, "expected the name of a [[profile]]");
                     }
                 };
@@ -268,8 +268,7 @@ fn named(flows: &[FlowConfig], names: &[String]) -> Result<Vec<usize>, (String, 
     let mut found = vec![];
     for name in names {
         let of_name = flows.iter().position(|flow| flow.name == *name);
-        let at =
-            of_name.ok_or_else(|| (format!("there is no flow {name}"), "expected the name of a [[flow]]".into()))?;
+        let at = of_name.ok_or_else(|| (format!("unknown flow {name}"), "expected the name of a [[flow]]".into()))?;
         if flows[at].drop {
             return Err((format!("{name} is a filter"), "filters are those of all modems".into()));
         }
@@ -369,7 +368,7 @@ mod tests {
         // The generated modem has all flows.
         assert_eq!(modems.iter().map(|modem| modem.kind).collect::<Vec<_>>(), [0, 1, 0, 2, 1, 0]);
         for (flows, what) in [
-            ("rest silver", "there is no flow silver"),
+            ("rest silver", "unknown flow silver"),
             ("none", "none is a filter"),
             ("rest rest", "flow rest is named twice"),
         ] {
@@ -395,7 +394,7 @@ mod tests {
         };
         let bits = |profile: &str| read(profile).unwrap().modems.iter().map(|modem| modem.bits).collect::<Vec<_>>();
         assert_eq!([bits(""), bits("A"), bits("B")], [[8, 8], [8, 8], [8, 12]]);
-        assert!(read("C").unwrap_err().what.ends_with(":2: there is no profile C"));
+        assert!(read("C").unwrap_err().what.ends_with(":2: unknown profile C"));
         assert_eq!(config.best_bits(), 12);
     }
 

@@ -161,7 +161,7 @@ impl Config {
         for (at, pool) in self.pools.iter().enumerate() {
             let high = pool.workers.iter().flatten().find(|worker| **worker >= workers);
             if let Some(worker) = high {
-                let what = format!("there is no worker {worker}");
+                let what = format!("unknown worker {worker}");
                 let problem =
                     Problem::at(self.pool_path(at, "workers"), what, format!("expected 0 to {}", workers - 1));
                 return Err(problem.into());
@@ -213,12 +213,12 @@ pub fn check(config: &Config, problems: &mut Vec<Problem>) {
         for (key, _) in [("group", pool.group.is_some()), ("side", pool.side.is_some())].iter().filter(|(_, set)| *set)
         {
             if !cmts {
-                let what = format!("a {} has no service groups", config.mode.name());
+                let what = format!("`{key}` is not allowed with mode = \"{}\"", config.mode.name());
                 problems.push(Problem::at(path(key), what, "expected `workers`"));
             }
         }
         if let Some(group) = pool.group.filter(|&group| cmts && group > config.groups.len()) {
-            let what = format!("there is no group {group}");
+            let what = format!("unknown group {group}");
             problems.push(Problem::at(path("group"), what, format!("expected 1 to {}", config.groups.len())));
         }
         sizes(config, at, problems);
@@ -329,8 +329,8 @@ mod tests {
         for (text, path, what) in [
             (format!("{PORT}{second}"), "pool.1", "two pools apply to all other workers"),
             (format!("{PORT}{second}workers = [1]\ncell = 4096\n"), "pool.1.cell", "`cell` applies to all pools"),
-            (format!("{PORT}{second}workers = [3]\n"), "pool.1.workers", "there is no worker 3"),
-            (format!("{PORT}{second}group = 1\n"), "pool.1.group", "a router has no service groups"),
+            (format!("{PORT}{second}workers = [3]\n"), "pool.1.workers", "unknown worker 3"),
+            (format!("{PORT}{second}group = 1\n"), "pool.1.group", "`group` is not allowed with mode = \"router\""),
             (format!("{PORT}[pool]\nworkers = [0]\n"), "pool", "worker 1 belongs to no pool"),
             (
                 format!("{PORT}[[pool]]\n[[pool]]\nworkers = [1]\n[[pool]]\nworkers = [0, 1]\n"),
@@ -347,7 +347,7 @@ mod tests {
                 "pool.1.cache",
                 "a pool with blocks",
             ),
-            (format!("{CMTS}{second}group = 3\n"), "pool.1.group", "there is no group 3"),
+            (format!("{CMTS}{second}group = 3\n"), "pool.1.group", "unknown group 3"),
             (format!("{CMTS}{second}workers = [0]\ngroup = 2\n"), "pool.1", "no worker has this pool"),
             (
                 format!("{CMTS}{second}group = 1\nkind = \"typewriter\"\n"),

@@ -39,7 +39,7 @@ pub fn reference() -> String {
         for key in section.keys {
             let code = |text: &str| if text.starts_with('(') { text.to_string() } else { format!("`{text}`") };
             let _ = write!(out, "\n### `{}`\n\n{}\n\n", key.name, key.doc);
-            let _ = writeln!(out, "- takes {}", key.takes);
+            let _ = writeln!(out, "- values: {}", key.takes);
             let _ = writeln!(out, "- default: {}", code(key.default));
             let _ = writeln!(out, "- example: `{} = {}`", key.name, key.example);
             if !key.unit.is_empty() {

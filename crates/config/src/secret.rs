@@ -97,7 +97,7 @@ fn read(from: &toml::Table, credentials: Option<&Path>) -> Result<(PathBuf, Stri
         (Some(file), None, _) => PathBuf::from(file),
         (None, Some(name), Some(directory)) => directory.join(name),
         (None, Some(name), None) => {
-            let what = format!("there is no credential \"{name}\": $CREDENTIALS_DIRECTORY is not set");
+            let what = format!("no credential \"{name}\": $CREDENTIALS_DIRECTORY is not set");
             return Err((what, format!("run by systemd with LoadCredential={name}:PATH, or set it for a check")));
         }
         _ => return Err(("a secret comes from one place".into(), "expected either `file` or `credential`".into())),

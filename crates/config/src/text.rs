@@ -21,24 +21,24 @@ const fn format(words: &'static str, check: fn(&str) -> Result<(), String>) -> F
 }
 
 pub static BLOCK: Format = format("32 hex digits", |text| block(text).map(drop));
-pub static DEVICE: Format = format("a DPDK device's name, and its arguments behind commas", not_empty);
+pub static DEVICE: Format = format("a DPDK device name, with its arguments after commas", not_empty);
 pub static EAL: Format = format("options of DPDK's EAL", |_| Ok(()));
-pub static GROUP: Format = format("a group's name", not_empty);
-pub static USER: Format = format("a user's name", not_empty);
-pub static INTERFACE: Format = format("an interface's name", |text| interface_name(text).map(drop));
+pub static GROUP: Format = format("a group name", not_empty);
+pub static USER: Format = format("a user name", not_empty);
+pub static INTERFACE: Format = format("an interface name", |text| interface_name(text).map(drop));
 pub static IPV4: Format = format("an IPv4 address", |text| ipv4(text).map(drop));
-pub static INTERFACE_AND_PORT: Format = format("1 to 15 of `a-z A-Z 0-9 . _ -`", both);
+pub static INTERFACE_AND_PORT: Format = format("1 to 15 characters of `a-z A-Z 0-9 . _ -`", both);
 pub static LISTEN: Format = format("an address and a port", listen);
-pub static MAC: Format = format("an address", |text| mac(text).map(drop));
-pub static NAME: Format = format("1 to 32 of `a-z A-Z 0-9 . _ -`", name);
-pub static OTHER_PORT: Format = format("another port's name", name);
+pub static MAC: Format = format("a MAC address", |text| mac(text).map(drop));
+pub static NAME: Format = format("1 to 32 characters of `a-z A-Z 0-9 . _ -`", name);
+pub static OTHER_PORT: Format = format("the name of another port", name);
 pub static PATH: Format = format("a path", not_empty);
-pub static PORT: Format = format("a port's name", not_empty);
-pub static PORTS: Format = format("a port, or a range `a-b`", |text| ports(text).map(drop));
+pub static PORT: Format = format("a port name", not_empty);
+pub static PORTS: Format = format("a port number, or a range `a-b`", |text| ports(text).map(drop));
 pub static PREFIX: Format = format("an address or prefix", |text| prefix(text).map(drop));
-pub static SECRET: Format = format("a text of at most 24 bytes", secret);
+pub static SECRET: Format = format("a string of at most 24 bytes", secret);
 pub static SYMBOL: Format = format("a name", not_empty);
-pub static TOKEN: Format = format("a text of 16 to 128 printable characters", token);
+pub static TOKEN: Format = format("a string of 16 to 128 printable characters", token);
 pub static SOCKET: Format = format("a path, or `@` and a name", not_empty);
 
 fn not_empty(text: &str) -> Result<(), String> {
@@ -49,7 +49,7 @@ fn name(text: &str) -> Result<(), String> {
     if (1..=32).contains(&text.len()) && text.chars().all(of_name) {
         Ok(())
     } else {
-        Err("expected 1 to 32 of a-z A-Z 0-9 . _ -".into())
+        Err("expected 1 to 32 characters of a-z A-Z 0-9 . _ -".into())
     }
 }
 
@@ -66,7 +66,8 @@ pub fn port_name(interface: &str) -> String {
 
 /// Validates the name of an interface that is also the name of its port.
 fn both(text: &str) -> Result<(), String> {
-    interface_name(text).and_then(|text| name(&text).map_err(|_| "expected 1 to 15 of a-z A-Z 0-9 . _ -".into()))
+    interface_name(text)
+        .and_then(|text| name(&text).map_err(|_| "expected 1 to 15 characters of a-z A-Z 0-9 . _ -".into()))
 }
 
 fn token(text: &str) -> Result<(), String> {
@@ -112,7 +113,7 @@ pub fn interface_name(name: &str) -> Result<String, String> {
 
 /// Parses the MAC address of one station.
 pub fn mac(text: &str) -> Result<MacAddr, String> {
-    let mac: MacAddr = text.parse().map_err(|_| "expected an address such as 02:00:00:00:00:01")?;
+    let mac: MacAddr = text.parse().map_err(|_| "expected a MAC address such as 02:00:00:00:00:01")?;
     match mac {
         MacAddr::ZERO => Err("expected the address of a station".into()),
         _ if mac.0[0] & 1 != 0 => Err("expected a unicast address, not a group address".into()),
@@ -133,7 +134,7 @@ pub fn prefix(text: &str) -> Result<Prefix, String> {
 
 /// Parses a port, or a range of ports: the first and the last.
 pub fn ports(text: &str) -> Result<(u16, u16), String> {
-    let wrong = || "expected a port, or a range such as 1024-65535".to_string();
+    let wrong = || "expected a port number, or a range such as 1024-65535".to_string();
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     let range = (first.parse().map_err(|_| wrong())?, last.parse().map_err(|_| wrong())?);
     if range.0 <= range.1 { Ok(range) } else { Err(wrong()) }

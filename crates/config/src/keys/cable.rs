@@ -72,8 +72,9 @@ pub static CMTS: Section = Section {
             .only(Mode::Cmts),
         key("channels", Or("auto", &OneOrMore("a rate", RATE)), "\"auto\"", "bit/s")
             .doc(
-                "Rates of the OFDM channels of a group; 0: no limit. Shares of the traffic follow the rates, with the \
-                 fastest rate for channels without limit. `auto`: one channel without limit.",
+                "Rates of the OFDM channels of a group; 0: no limit. Traffic is distributed over the channels in \
+                 proportion to their rates; a channel without limit counts as having the fastest rate. `auto`: one \
+                 channel without limit.",
             )
             .example("[1_890_000_000, 1_890_000_000]")
             .only(Mode::Cmts),
