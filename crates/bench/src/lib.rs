@@ -88,8 +88,8 @@ pub enum BenchArgs {
     Ports(ports::PortsArgs),
     /// Per-thread blocks compared with a shared block: throughput and TLB misses
     Tabm(tabm::TabmArgs),
-    /// Time until established connections that the kernel no longer forwards stop, after a command:
-    /// a rule, a ruleset, a set's element, `conntrack`, a route (root)
+    /// Revocation delay: time from a command that ends established connections (a rule, a ruleset, a set element,
+    /// `conntrack`, a route) until Bywash no longer forwards them (root)
     Revoke(revoke::RevokeArgs),
     /// Transmit queues of the flow switch: packets of a burst sent together, or each flow's separately
     Txq(txq::TxqArgs),

@@ -94,7 +94,7 @@ fn query(args: &CaptureArgs) -> Vec<(&'static str, String)> {
     let mut query = vec![("snaplen", args.snaplen.to_string())];
     query.extend(args.ports.iter().map(|port| ("port", port.clone())));
     query.extend(args.drops.iter().map(|reason| ("drops", reason.clone())));
-    query.extend(args.way.iter().map(|way| ("way", way.clone())));
+    query.extend(args.direction.iter().map(|direction| ("way", direction.clone())));
     query
 }
 

@@ -96,7 +96,7 @@ pub enum Command {
     /// Check a configuration file, or print the configuration reference or schema
     #[command(subcommand)]
     Config(ConfigCommand),
-    /// Check this machine for obstacles to forwarding; report their cost and the remedy
+    /// Find out what prevents or slows down forwarding on this machine, what each problem costs, and how to fix it
     Doctor(DoctorArgs),
     /// Restore system settings left changed by a killed instance or by `doctor --fix`
     Restore(RestoreArgs),
@@ -138,9 +138,9 @@ pub enum Command {
 #[derive(Debug, Default, Args)]
 #[command(override_usage = "bywash run [OPTIONS] <IFACE>...\n       bywash run [OPTIONS] --config <FILE>")]
 pub struct RunArgs {
-    /// Take over the ports of the instance listening on --socket without packet loss and stop that instance; start
-    /// normally if there is none. On SIGUSR2, an instance that runs without a sandbox does this itself, using the
-    /// program and configuration file as they are then
+    /// Take over the ports of the instance that listens on --socket, without packet loss, and stop that instance; start
+    /// normally if none is running. An instance without a sandbox can also be sent SIGUSR2: it then starts its own
+    /// successor, from the program file and configuration file that are on disk at that time
     #[arg(long)]
     pub takeover: bool,
 
@@ -148,7 +148,7 @@ pub struct RunArgs {
     #[arg(value_name = "IFACE", required_unless_present = "config", value_parser = interface_name)]
     pub interfaces: Vec<String>,
 
-    /// Configuration file (TOML); options on the command line override it, and it overrides their defaults
+    /// Configuration file (TOML). Options on the command line take precedence over it, and it over the defaults below
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 
@@ -170,9 +170,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "LIST", value_parser = cpus)]
     pub cpus: Option<Auto<CpuList>>,
 
-    /// Buffer pool policy (`auto` only in the configuration file): `stack` (last in, first out), `ring` (first in,
-    /// first out), or blocks of consecutive buffers, one block shared by all workers (`sdb`), one per worker (`tabm`),
-    /// or several packets per buffer (`typewriter`)  [default: stack]
+    /// Allocation policy of the buffer pools; the configuration file also accepts `auto`  [default: stack]
     #[arg(long, value_name = "KIND")]
     pub pool: Option<PoolKind>,
 
@@ -226,8 +224,8 @@ pub struct ShowArgs {
     #[arg(value_name = "WHAT")]
     pub what: Show,
 
-    /// Filter: a port or interface for ports and placement, a prefix or address for routes, one of these or an
-    /// interface for neighbours, a match for a switch's flows; for a router's, any of
+    /// Filter, depending on WHAT. `ports`, `placement`: a port or interface. `routes`: a prefix or address.
+    /// `neighbours`: a prefix, an address or an interface. `flows` of a switch: a match. `flows` of a router: any of
     /// src=PREFIX,dst=PREFIX,port=N,proto=tcp
     #[arg(value_name = "FILTER")]
     pub filter: Option<String>,
@@ -307,14 +305,15 @@ pub enum Show {
     /// Neighbours and their link-layer addresses
     #[value(alias = "neighbors")]
     Neighbours,
-    /// Differences between the kernel's tables, read again, and the router's; none if they are in sync
+    /// Differences between the router's copy of the kernel's tables and these tables, which are read again; none if the
+    /// copy is in sync
     Drift,
     /// Dropped packets by reason
     Drops,
     /// Forwarding level of each port, and the reason for it
     Placement,
-    /// The kernel's nf_tables rules as forwarded packets meet them, and what established flows get; read from the
-    /// kernel. With the table of flows if a router runs
+    /// The kernel's nf_tables chains in the order in which a forwarded packet traverses them, and their verdict on
+    /// established flows; with the flow table, if a router runs. Reads the rules from the kernel itself
     Firewall,
     /// Remaining privileges of the instance: capabilities and system calls
     Sandbox,
@@ -355,9 +354,10 @@ pub enum ConfigCommand {
     Check {
         /// Configuration file
         file: PathBuf,
-        /// Do not check that interfaces and CPUs exist here: the file is for another machine
-        #[arg(long)]
-        elsewhere: bool,
+        /// Skip the checks that depend on this machine (its interfaces, CPUs, users, files): the file is for another
+        /// one
+        #[arg(long, alias = "elsewhere")]
+        skip_host_checks: bool,
     },
     /// Print a reference of all keys, with defaults and units, as Markdown
     Reference,

@@ -64,8 +64,8 @@ fn dispatch(cli: Cli) -> anyhow::Result<()> {
         Command::Level(args) => show::level(&args),
         Command::Profile(args) => profile::run(&args),
         Command::Flow(args) => show::flow(&args),
-        Command::Config(ConfigCommand::Check { file, elsewhere }) => {
-            let config = Draft::read(&file)?.finish((!elsewhere).then(Host::this).as_ref())?;
+        Command::Config(ConfigCommand::Check { file, skip_host_checks }) => {
+            let config = Draft::read(&file)?.finish((!skip_host_checks).then(Host::this).as_ref())?;
             let ports: Vec<&str> = config.ports.iter().map(|port| port.name.as_str()).collect();
             Ok(writeln!(std::io::stdout(), "{}: good, ports {}", file.display(), ports.join(", "))?)
         }

@@ -11,12 +11,12 @@ pub struct CaptureArgs {
     pub ports: Vec<String>,
 
     /// Capture only packets dropped for this reason, or for any (`all`); can be repeated
-    #[arg(long, value_name = "REASON", conflicts_with = "way")]
+    #[arg(long, value_name = "REASON", conflicts_with = "direction")]
     pub drops: Vec<String>,
 
-    /// Capture only received (rx) or only sent (tx) packets
-    #[arg(long, value_name = "WAY", value_parser = ["rx", "tx"])]
-    pub way: Option<String>,
+    /// Capture packets of only one direction: received (rx) or sent (tx)
+    #[arg(long, alias = "way", value_name = "DIRECTION", value_parser = ["rx", "tx"])]
+    pub direction: Option<String>,
 
     /// Capture only packets that match this tcpdump expression (see pcap-filter(7); requires tcpdump)
     #[arg(long, short, value_name = "EXPR")]

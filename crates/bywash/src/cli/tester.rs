@@ -27,8 +27,9 @@ pub struct GenArgs {
     #[arg(value_name = "IFACE", required = true, value_parser = interface_name)]
     pub interfaces: Vec<String>,
 
-    /// Interface to receive the frames on: one for all senders, or one for each. Meanwhile it carries no other traffic
-    /// except the kernel's own answers
+    /// Interface to receive the frames on: one for all senders, or one for each sender. The tester takes the packets
+    /// that this interface receives while it runs; the kernel still answers ARP, unless --vlan, --dst-mac or --pcap is
+    /// given
     #[arg(long, value_name = "IFACE", value_parser = interface_name)]
     pub rx: Vec<String>,
 

@@ -7,7 +7,8 @@ use std::path::PathBuf;
 /// `bywash web`
 #[derive(Debug, Args)]
 pub struct WebArgs {
-    /// Address and port to serve on: loopback, where everyone on this machine sees all that `bywash show` shows
+    /// Address and port to listen on. Without --public it must be a loopback address; every user of this machine can
+    /// then see whatever `bywash show` shows
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:8469")]
     pub listen: SocketAddr,
 
@@ -15,7 +16,7 @@ pub struct WebArgs {
     #[arg(long)]
     pub public: bool,
 
-    /// File with a token in its first line, which browsers have to give as the password of user `bywash`
+    /// File whose first line is a token. Browsers must send the token as the password of user `bywash`
     #[arg(long, value_name = "FILE")]
     pub token: Option<PathBuf>,
 

@@ -52,7 +52,7 @@ fn drops_are_captured_with_their_reason_and_traffic_by_a_filter() {
     let (drops, ttl, received) = (path("drops.pcapng"), path("ttl.pcapng"), path("received.pcapng"));
     let by_reason = capture(&bywash, &["--drops", "ttl-exceeded", "-w", &drops, "-c", "3"]);
     let filtered = format!("icmp and host {} and greater 200", b.v4);
-    let mut by_filter = capture(&bywash, &["r0", "--way", "rx", "--filter", &filtered, "-w", &received]);
+    let mut by_filter = capture(&bywash, &["r0", "--direction", "rx", "--filter", &filtered, "-w", &received]);
     let mut by_ttl = capture(&bywash, &["--filter", "ip[8] = 63", "--snaplen", "60", "-w", &ttl]);
 
     for ttl in [1, 1, 1, 64] {
@@ -96,8 +96,8 @@ fn errors_of_a_capture_are_reported() {
         process.kill().unwrap();
     }
     for (arguments, told) in [
-        (&["r7"][..], "no port `r7`: there are r0, r1"),
-        (&["--drops", "boredom"], "no reason `boredom`"),
+        (&["r7"][..], "no port `r7`: the ports are r0, r1"),
+        (&["--drops", "boredom"], "unknown drop reason `boredom`"),
         (&["--filter", "udp prt 53", "-w", "/dev/null"], "--filter `udp prt 53`"),
         (&["-w", "/nowhere/x"], "cannot write /nowhere/x"),
         (&["-w", "/dev/full"], "cannot write /dev/full: No space left"),
@@ -116,7 +116,7 @@ fn errors_of_a_capture_are_reported() {
     let level = |to: &str| bywash(lab.r(), &["level", "--socket", socket.to_str().unwrap(), to]);
     assert!(level("kernel").status.success());
     let out = run(&["--drops", "boredom"]).stderr;
-    assert!(out.lines().count() == 1 && out.contains("no reason `boredom`"), "{out}");
+    assert!(out.lines().count() == 1 && out.contains("unknown drop reason `boredom`"), "{out}");
     assert!(level("user").status.success());
     // The capture prints lines, and the router ends before it.
     let mut lines = capture(&bywash_, &["--way", "tx"]);
