@@ -61,7 +61,7 @@ pub struct FlowDirection {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct FlowTable {
-    /// State: `off` (no `flows` in `[router]`); `passing` if packets of flows pass the kernel's rules on some port;
+    /// State: `off` (no `flows` in `[router]`); `passing` if packets of flows bypass the kernel's rules on some port;
     /// `idle` if no port needs them, or no flow may be used now.
     pub state: String,
     /// Maximum number of flows in the table.
@@ -92,7 +92,7 @@ pub struct FlowTable {
 pub struct FlowFamily {
     /// Family: `ipv4` or `ipv6`.
     pub family: String,
-    /// Set if packets of its flows pass the kernel's rules on some port.
+    /// Set if packets of its flows bypass the kernel's rules on some port.
     pub passing: bool,
     /// Flows in the table.
     pub flows: u64,

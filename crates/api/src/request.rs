@@ -67,7 +67,8 @@ pub const REQUESTS: [Request; 12] = [
     Request {
         line: "POST /v1/trace",
         about: "Traces the packet in the body: `PORT HEX`, or for a switch also its fields as in ovs-appctl \
-                ofproto/trace. Nothing is sent. `megaflow` is a switch's; a router adds the keys from `port` on.",
+                ofproto/trace. Nothing is sent. Only a switch returns `megaflow`, and only a router the keys from \
+                `port` on.",
         schema: Some(schema::<Traced>),
     },
     Request {
@@ -83,8 +84,8 @@ pub const REQUESTS: [Request; 12] = [
     },
     Request {
         line: "POST /v1/takeover?socket=NAME",
-        about: "Lets the process that waits at this socket, beside the API's, take over (`bywash run --takeover`). Answered \
-                when the instance is connected to it.",
+        about: "Lets the process that waits at this socket, which is beside the API socket, take over (`bywash run \
+                --takeover`). Answered when the instance is connected to it.",
         schema: Some(schema::<TakenOver>),
     },
     Request {

@@ -42,7 +42,7 @@ pub struct NextHop {
     pub interface: Option<String>,
     /// State: `forward` (the gateway is resolved), `pending` (not yet), `failed` (the gateway does not answer), `glean`
     /// (no gateway: the destination is on the link), `dead` (the kernel marks it so), `link-down`, `kernel` (the
-    /// interface is not a port) or `policy` (packets that leave by the interface are left to the kernel).
+    /// interface is not a port) or `policy` (packets that leave through the interface are left to the kernel).
     pub state: String,
     /// Outer headers that it adds to packets, such as `ip id 100 dst 192.0.2.2 ttl 0 tos 0 csum` (VXLAN).
     pub encap: Option<String>,
