@@ -203,7 +203,12 @@ fn placement(out: &mut Text, placement: &[Placement]) {
         out.family(name, "counter", "Changes of the kernel's policies, some of them several at once.");
         out.sample(name, &[], policies.changes as f64);
         let name = "bywash_kernel_policies_pending";
-        out.family(name, "gauge", "1 while a change of the kernel's policies is read: the kernel forwards meanwhile.");
+        out.family(
+            name,
+            "gauge",
+            "1 while a change of the kernel's policies is read; until then, all packets are left \
+                                   to the kernel.",
+        );
         out.sample(name, &[], f64::from(u8::from(policies.pending)));
     }
     out.rows(

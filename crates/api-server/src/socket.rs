@@ -133,7 +133,10 @@ impl Named {
                 .create(directory)
                 .with_context(|| format!("cannot create {} for the API's socket", directory.display()))?;
         } else if !directory.exists() {
-            bail!("cannot listen at {name}: there is no directory {}: create it, or give another", directory.display());
+            bail!(
+                "cannot listen at {name}: directory {} does not exist: create it, or give another",
+                directory.display()
+            );
         }
         /// Number of sockets this process has created.
         static MADE: AtomicUsize = AtomicUsize::new(0);

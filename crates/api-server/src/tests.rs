@@ -155,7 +155,7 @@ fn a_missing_directory_is_not_made_anywhere() {
     let place = Place::new();
     let directory = place.socket().with_file_name("missing");
     let error = Listener::bind(&Addresses::of(directory.join("x.sock"))).unwrap_err().to_string();
-    assert!(error.contains(&format!("there is no directory {}", directory.display())), "{error}");
+    assert!(error.contains(&format!("directory {} does not exist", directory.display())), "{error}");
     assert!(!directory.exists());
 }
 

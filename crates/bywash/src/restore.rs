@@ -23,10 +23,10 @@ pub fn run(json: bool) -> anyhow::Result<()> {
             println!("{} of network namespaces that are gone: removed", count(removed, "journal"));
         }
         match all.len() {
-            0 => println!("nothing to put back"),
-            all => println!("{} of {} put back", all - failed.len(), count(all, "setting")),
+            0 => println!("nothing to restore"),
+            all => println!("{} of {} restored", all - failed.len(), count(all, "setting")),
         }
     }
-    anyhow::ensure!(failed.is_empty(), "could not put back {}", failed.join("; "));
+    anyhow::ensure!(failed.is_empty(), "could not restore {}", failed.join("; "));
     Ok(())
 }

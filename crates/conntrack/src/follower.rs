@@ -147,8 +147,8 @@ impl std::fmt::Display for Reason {
         match self {
             Self::Obstacle(obstacle) => obstacle.fmt(f),
             Self::Route => f.write_str(
-                "not routed between two ports, or packets that leave by one of them are left to the kernel: see `bywash \
-                 show placement`",
+                "not routed between two ports, or packets that leave through one of them are left to the kernel: see \
+                 `bywash show placement`",
             ),
             Self::Source => {
                 f.write_str("its source is translated to an address that the egress interface does not have")

@@ -41,7 +41,7 @@ pub fn prepare(shared: &Arc<Shared>, request: &CaptureRequest) -> std::result::R
     for port in &request.ports {
         let at = names.iter().position(|name| name == port);
         let there = || ports.values().map(|slot| slot.config.name.as_str()).collect::<Vec<_>>().join(", ");
-        chosen[at.ok_or_else(|| format!("no port `{port}`: there are {}", there()))?] = true;
+        chosen[at.ok_or_else(|| format!("no port `{port}`: the ports are {}", there()))?] = true;
     }
     let mut reasons = 0;
     for drops in &request.drops {
@@ -50,7 +50,7 @@ pub fn prepare(shared: &Arc<Shared>, request: &CaptureRequest) -> std::result::R
             None if drops == "all" => DROP_REASONS.iter().map(|reason| reason.bit()).sum(),
             None => {
                 let all: Vec<_> = DROP_REASONS.iter().map(|reason| reason.name()).collect();
-                return Err(format!("no reason `{drops}` for a drop: there are all, {}", all.join(", ")));
+                return Err(format!("unknown drop reason `{drops}`: expected `all`, or one of {}", all.join(", ")));
             }
         };
     }

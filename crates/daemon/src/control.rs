@@ -140,7 +140,7 @@ impl Runtime {
             }
             if let Some(worker) = self.shared.workers.iter().find(|w| w.handle.finished()) {
                 let WorkerExit::Panicked(why) = worker.handle.stop() else { bail!("a worker ended unexpectedly") };
-                bail!("worker {} failed ({why}): a bug; the kernel forwards from now on", worker.handle.id());
+                bail!("worker {} failed ({why}): this is a bug; the kernel forwards from now on", worker.handle.id());
             }
         }
         Ok(End::Stopped)

@@ -56,12 +56,16 @@ impl std::fmt::Display for Step {
                 let of = |pool: &PoolConfig| match (pool.cache, pool.kind.blocks()) {
                     (_, true) => format!("{} of {} in blocks of {}", pool.kind, pool.frames, pool.block),
                     (0, _) => format!("{} of {}", pool.kind, pool.frames),
-                    (cache, _) => format!("{} of {} behind caches of {cache}", pool.kind, pool.frames),
+                    (cache, _) => format!("{} of {} with caches of {cache}", pool.kind, pool.frames),
                 };
                 write!(f, "pool {} added: {}; {} drains: {}", is.name, of(is), was.name, of(was))
             }
-            Self::Choose(worker, Some(Choice { kind, why, .. })) => write!(f, "worker {worker} has kind {kind}: {why}"),
-            Self::Choose(worker, None) => write!(f, "worker {worker}'s kind of pool is configured, no longer chosen"),
+            Self::Choose(worker, Some(Choice { kind, why, .. })) => {
+                write!(f, "worker {worker}: pool of kind {kind}: {why}")
+            }
+            Self::Choose(worker, None) => {
+                write!(f, "worker {worker}: pool kind as configured, no longer chosen automatically")
+            }
             Self::Cpu(worker, Some(was), is) => write!(f, "worker {worker} moves from CPU {was} to {is}"),
             Self::Cpu(worker, None, is) => write!(f, "worker {worker} moves to CPU {is}"),
             Self::Kernel(_, changes) => write!(f, "kernel: {changes}"),
@@ -90,7 +94,7 @@ pub fn diff(old: &Config, new: &Config) -> Result<Vec<Step>, Vec<String>> {
     // The comparison above is of serialized settings, which hide secrets.
     let secrets = |config: &Config| config.groups.iter().map(|group| (group.key, group.iv)).collect::<Vec<_>>();
     if old.groups.len() == new.groups.len() && secrets(old) != secrets(new) {
-        refused.push("group: another key or iv: it is read when bywash starts; restart it".into());
+        refused.push("group: key or iv changed: read only at startup; restart bywash".into());
     }
     if !refused.is_empty() {
         return Err(refused);
@@ -228,18 +232,20 @@ fn why(key: &str, old: &Config, new: &Config) -> Option<&'static str> {
     Some(match key.split('.').next().unwrap_or_default() {
         _ if key == "workers.idle" || (key == "workers.cpus" && old.mode != Mode::Cmts) => return None,
         "pool" if key.strip_prefix("pool.").is_some_and(|key| OF_ARENA.contains(&key)) => {
-            "all pools lie in the arena, which is laid out when bywash starts; restart it"
+            "it is a setting of the arena, which is laid out at startup; restart bywash"
         }
-        "pool" if old.mode == Mode::Cmts => "a cable downstream keeps the pools it started with; restart it",
-        "pool" if dpdk(old) || dpdk(new) => "DPDK's drivers keep the pools they started with; restart it",
-        "pool" if old.packed() != new.packed() => "an arena for packets of any length has no other pools; restart it",
+        "pool" if old.mode == Mode::Cmts => "a cable downstream keeps the pools it started with; restart bywash",
+        "pool" if dpdk(old) || dpdk(new) => "DPDK drivers keep the pools they started with; restart bywash",
+        "pool" if old.packed() != new.packed() => {
+            "a typewriter pool needs an arena of its own, which is made at startup; restart bywash"
+        }
         "pool" | "kernel" => return None,
-        _ if key == "workers.counters" => "workers open their counters when bywash starts; restart it",
-        "workers" => "queues, and rings between workers, are assigned when bywash starts; restart it",
-        "mode" => "the mode is chosen when bywash starts; restart it",
-        "sandbox" => "privileges that were dropped cannot be regained; restart it",
-        "api" => "the API's sockets are made when bywash starts; restart it",
-        _ => "it is read when bywash starts; restart it",
+        _ if key == "workers.counters" => "workers open their counters at startup; restart bywash",
+        "workers" => "queues and rings are assigned to workers at startup; restart bywash",
+        "mode" => "the mode is chosen at startup; restart bywash",
+        "sandbox" => "dropped privileges cannot be regained; restart bywash",
+        "api" => "the API sockets are made at startup; restart bywash",
+        _ => "read only at startup; restart bywash",
     })
 }
 
@@ -311,7 +317,7 @@ mod tests {
             Draft::text("a.toml", text).finish(None).unwrap()
         };
         let refused = diff(&group(1), &group(2)).unwrap_err();
-        assert_eq!(refused, ["group.0.said: 1 -> 2: it is read when bywash starts; restart it"]);
+        assert_eq!(refused, ["group.0.said: 1 -> 2: read only at startup; restart bywash"]);
     }
 
     #[test]
@@ -328,7 +334,7 @@ mod tests {
             of(format!("mode = \"cmts\"\n{}{}{group}", port("a"), port("b")))
         };
         let refused = diff(&group(7), &group(8)).unwrap_err();
-        assert!(refused.len() == 1 && refused[0].starts_with("group: another key or iv"), "{refused:?}");
+        assert!(refused.len() == 1 && refused[0].starts_with("group: key or iv changed"), "{refused:?}");
     }
 
     #[test]

@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 /// Reason for which all tunnels are left to the kernel.
 const TUNNELS_LEFT: &str =
-    "workers forward for tunnels, and no port hands packets to them: use level user, or native XDP";
+    "workers forward packets of tunnels, and no port hands packets to them: use level user, or native XDP";
 
 /// The running instance, as the API sees it.
 pub struct Running(pub Arc<Shared>);
@@ -100,7 +100,7 @@ impl Instance for Running {
         for name in ports {
             let at = slots::number(&slots, name);
             let names = || config.ports.iter().map(|p| p.name.as_str()).collect::<Vec<_>>().join(", ");
-            let kind = slots[&at.ok_or_else(|| format!("no port `{name}`: there are {}", names()))?].config.kind;
+            let kind = slots[&at.ok_or_else(|| format!("no port `{name}`: the ports are {}", names()))?].config.kind;
             if kind != PortKind::AfXdp {
                 return Err(format!("port `{name}` is {}: only af_xdp ports have levels", kind.name()));
             }
@@ -119,10 +119,10 @@ impl Instance for Running {
                 let (name, level, now) = (&slot.config.name, level.name(), xdp.level().name());
                 match xdp.program.config().raw && xdp.level() == Level::Kernel {
                     true => tracing::warn!(
-                        "port `{name}`: level {now} now: the kernel gets its frames, and nothing is forwarded on the \
-                         port until it has another level"
+                        "port `{name}`: level {now} in effect: the kernel gets its frames, and nothing is forwarded; \
+                         `bywash level auto {name}` ends this"
                     ),
-                    false => tracing::info!("port `{name}`: level {level} asked for, {now} now"),
+                    false => tracing::info!("port `{name}`: level {level} requested, {now} in effect"),
                 }
             }
         }

@@ -77,7 +77,7 @@ impl Lock {
             match Self::take(journal, FlockOperation::NonBlockingLockShared) {
                 Ok(Some(lock)) => return Ok(lock),
                 Err(Errno::WOULDBLOCK) if start.elapsed() > PATIENCE => {
-                    anyhow::bail!("another process puts back the settings in {}", journal.display())
+                    anyhow::bail!("another process is restoring the settings in {}", journal.display())
                 }
                 Ok(None) | Err(Errno::WOULDBLOCK) => std::thread::sleep(RETRY),
                 Err(why) => return Err(why).with_context(|| format!("cannot lock {}", journal.display())),

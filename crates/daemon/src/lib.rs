@@ -115,7 +115,7 @@ pub fn run(source: Source, take_over: bool) -> anyhow::Result<()> {
     // Open the file again: ports that were added later wrote to it through a `Journal` of their own.
     let mut journal = Journal::open(path)?;
     if changed {
-        put_back(&mut journal).context("changed settings of interfaces are not put back: run `bywash restore`")?;
+        put_back(&mut journal).context("could not restore changed interface settings: run `bywash restore`")?;
     }
     if let Some(lock) = lock.filter(|_| journal.changes().is_empty()) {
         lock.remove();
@@ -130,14 +130,14 @@ fn put_back_left() -> anyhow::Result<()> {
     for path in denied {
         let path = path.display();
         tracing::warn!(
-            "settings in {path} may be left of another user's killed run: `sudo bywash restore` reverts them"
+            "{path} may list settings of a killed instance of another user: `sudo bywash restore` restores them"
         );
     }
     for (path, lock) in left {
         let mut journal = Journal::open(path)?;
         if !journal.changes().is_empty() {
             let settings = bywash_config::count(journal.changes().len(), "setting");
-            tracing::warn!("an earlier run did not end cleanly; putting {settings} back");
+            tracing::warn!("an earlier instance did not end cleanly: restoring {settings}");
             put_back(&mut journal)?;
         }
         if journal.changes().is_empty() {
@@ -201,7 +201,8 @@ fn forward(
         notifier.ready("forwarding");
     } else {
         tracing::warn!(
-            "started, but nothing is forwarded: the kernel does not forward; `sysctl -w {}` changes that at once",
+            "started, but nothing is forwarded, because IP forwarding is off in the kernel: run `sysctl -w {}`; no \
+             restart is needed",
             switches.join(" ")
         );
         // The status does not say why nothing is forwarded: that may change at any time.
@@ -232,7 +233,7 @@ fn forward(
 fn put_back(journal: &mut Journal) -> anyhow::Result<()> {
     for (change, error) in journal.restore()? {
         let bywash_port::af_xdp::Change { interface, feature, .. } = change;
-        tracing::error!("{interface}: {feature} could not be put back: {error}; `bywash restore` tries again");
+        tracing::error!("{interface}: cannot restore {feature}: {error}; run `bywash restore` to try again");
     }
     Ok(())
 }

@@ -137,10 +137,14 @@ impl Shared {
         if frames > spare {
             let draining: usize =
                 self.pools.pools().iter().filter(|pool| pool.drains()).map(|pool| pool.config().frames).sum();
-            let drain = if draining > 0 { format!(", draining pools have {draining}") } else { String::new() };
+            let drain = if draining > 0 {
+                format!(" ({draining} more are in draining pools: try again later)")
+            } else {
+                String::new()
+            };
             bail!(
-                "it takes {frames} buffers for other pools, and {spare} are spare{drain}: give ports smaller rings \
-                 (`ring`), or set pool.reserve to {frames} and restart"
+                "the new pools need {frames} buffers, but only {spare} are spare{drain}; use smaller rings (`ring`) on \
+                 the ports, or set pool.reserve to {frames} and restart bywash"
             );
         }
         for (worker, step) in wishes {

@@ -48,7 +48,8 @@ impl Runtime {
                 tracing::info!("port `{name}` is back");
             }
             Err(e) => tracing::error!(
-                "port `{name}` stays down: {e:#}; the kernel forwards for it; retried when it is set up or recreated"
+                "port `{name}` stays down: {e:#}; the kernel forwards its packets until the interface is set up or \
+                 recreated, when Bywash tries again"
             ),
         }
     }
@@ -100,9 +101,9 @@ impl Runtime {
         let mode = if xdp.zero_copy() { "zero-copy" } else { "copy" };
         let begins = match remedy {
             Remedy::Reopen => "opened again",
-            Remedy::Copy => "still so after it was opened again: from now on in copy mode",
+            Remedy::Copy => "reopening did not help: now opened in copy mode",
             Remedy::Trust => "so zero-copy is not the cause: opened again as configured, and no longer watched",
-            Remedy::Leave => "the kernel forwards for it, until its interface is set up or recreated",
+            Remedy::Leave => "the kernel forwards its packets until the interface is set up or recreated",
         };
         tracing::error!("port `{name}` in {mode} mode: {fault}; {begins}");
         if remedy == Remedy::Copy {
@@ -117,7 +118,7 @@ impl Runtime {
         }
         match self.try_reattach(&back, &config, &queues, Some(xdp)) {
             Ok(()) => self.shared.ports().get_mut(&at).into_iter().for_each(|slot| slot.tried = None),
-            Err(e) => tracing::error!("port `{name}` stays down: {e:#}; the kernel forwards for it"),
+            Err(e) => tracing::error!("port `{name}` stays down: {e:#}; the kernel forwards its packets"),
         }
     }
 

@@ -185,18 +185,15 @@ impl Runtime {
         let given = || uppers.masters.iter().filter(|master| master.has_interface());
         let entries = entries + given().map(|master| master.tagged.len()).sum::<usize>();
         let lines = [
-            ("for", "VLANs or macvlans", wanted.saturating_sub(entries)),
-            ("for", "bonds or bridges", interfaces.len().saturating_sub(given().count())),
-            ("for", "tunnels", tunnels.len().saturating_sub(uppers.tunnels.len())),
-            (
-                "frames of",
-                "VLANs without an interface",
-                *unchosen + others.len() + given().count() - uppers.masters.len(),
-            ),
+            ("VLANs or macvlans", wanted.saturating_sub(entries)),
+            ("bonds or bridges", interfaces.len().saturating_sub(given().count())),
+            ("tunnels", tunnels.len().saturating_sub(uppers.tunnels.len())),
+            ("VLANs without an interface", *unchosen + others.len() + given().count() - uppers.masters.len()),
         ];
-        let lines = lines.into_iter().filter(|(.., many)| *many > 0);
-        let lines =
-            lines.map(|(for_, what, many)| format!("the kernel forwards {for_} {many} {what}: there are too many"));
+        let lines = lines.into_iter().filter(|(_, many)| *many > 0);
+        let lines = lines.map(|(what, many)| {
+            format!("{many} {what} are left to the kernel: too many (see \"Limits\" in docs/user-guide.md)")
+        });
         let lines: Vec<String> = lines.collect();
         lines.iter().filter(|line| !self.unnumbered.contains(line)).for_each(|line| tracing::warn!("{line}"));
         self.unnumbered = lines;
@@ -236,7 +233,7 @@ impl Runtime {
     fn log_uppers(&mut self, reasons: BTreeMap<String, Option<String>>) {
         for (name, why) in reasons.iter().filter(|(name, why)| self.vlans.get(*name) != Some(why)) {
             match why {
-                Some(why) => tracing::info!("{name}: {why}: the kernel forwards for it"),
+                Some(why) => tracing::info!("{name}: left to the kernel: {why}"),
                 None => tracing::info!("{name}: its packets are forwarded past the kernel"),
             }
         }

@@ -285,12 +285,12 @@ impl Relations {
     /// or else the reason why they are left to the kernel; `None` if the interface is not a member of one.
     pub fn bridge(&self, index: u32) -> Option<Result<&Link, String>> {
         let unserved = |bridge: &Link| match bridge.bridge.is_some_and(|of| of.filters) {
-            true => "which filters VLANs, and whose member is in no VLAN that packets are forwarded for",
-            false => "which is beyond the limit of interfaces, or whose member has no program that forwards",
+            true => "it is in none of the VLANs for which Bywash forwards",
+            false => "there are too many interfaces, or this port has no forwarding program",
         };
         self.bridgeable(index).map(|bridge| match bridge {
             Ok(bridge) if self.unserved.contains(&index) => {
-                Err(format!("it belongs to {}, {}", named(bridge), unserved(bridge)))
+                Err(format!("it is a member of {}, but {}", named(bridge), unserved(bridge)))
             }
             bridge => bridge,
         })
@@ -301,7 +301,7 @@ impl Relations {
     pub fn bridgeable(&self, index: u32) -> Option<Result<&Link, String>> {
         let own = self.links.get(&index)?;
         let bridge = self.links.get(&own.master?).filter(|master| master.kind == "bridge")?;
-        let reason = |why| format!("it belongs to {}, {why}", named(bridge));
+        let reason = |why| format!("it is a member of {}, but {why}", named(bridge));
         Some(self.bridges(own, bridge).map(|()| bridge).map_err(reason))
     }
 
@@ -309,38 +309,38 @@ impl Relations {
     /// reason if not.
     fn bridges(&self, member: &Link, bridge: &Link) -> Result<(), &'static str> {
         if self.left_bridges {
-            return Err("which is left to the kernel, as configured");
+            return Err("bridges are left to the kernel, as configured");
         }
         let Some(of) = bridge.bridge.filter(|of| of.plain) else {
-            return Err("which learns no addresses, or has an XDP program or properties that are not known");
+            return Err("the bridge learns no addresses, or has an XDP program or unknown properties");
         };
         if self.ports.contains(&bridge.index) {
-            return Err("which is a port itself");
+            return Err("the bridge is a port itself");
         }
         if self.member(bridge.index).is_some() {
-            return Err("which is a member itself");
+            return Err("the bridge is itself a member of another interface");
         }
         if !bridge.up {
-            return Err("which is down");
+            return Err("the bridge is down");
         }
         if !member.up || !member.member.is_some_and(|state| state.active) {
-            return Err("which does not forward on it");
+            return Err("it is down, or not in state forwarding");
         }
         // The FDB of a bridge has the sources of a port's frames only if the bridge learns there. A VXLAN needs that
         // only where it learns ([`Through::joined`]).
         let learns = |state: Member| state.learns || !self.ports.contains(&member.index);
         if !member.member.is_some_and(|state| state.plain && learns(state)) {
-            return Err("in which it is locked, learns no addresses, or has properties that are not known");
+            return Err("it is locked there, does not learn addresses, or has unknown properties");
         }
         if member.member.is_some_and(|state| state.tunnels) && !tunnels::has_networks(member) {
-            return Err("whose VLANs are networks of it (vlan_tunnel), although it is no VXLAN of several");
+            return Err("vlan_tunnel is on, although it is not a VXLAN with several networks");
         }
         if bridge.mac.is_none_or(|mac| mac[0] & 1 != 0) || member.mtu < bridge.mtu {
-            return Err("whose MTU is larger than the member's, or which has no valid MAC address");
+            return Err("the bridge's MTU is larger than its own, or the bridge has no valid MAC address");
         }
         match self.joins(member, bridge).next().is_none() {
-            true if of.filters => Err("which filters VLANs, and whose member is in no VLAN that is followed"),
-            true => Err("whose FDB does not have its MAC address as its own"),
+            true if of.filters => Err("it is in none of the VLANs that Bywash follows"),
+            true => Err("the bridge's FDB has no local entry for the bridge's own MAC address"),
             false => Ok(()),
         }
     }
@@ -365,8 +365,8 @@ impl Relations {
     /// the reason why they are left to the kernel; `None` if the interface is not a member of one.
     pub fn bond(&self, index: u32) -> Option<Result<&Link, String>> {
         let (own, bond) = (self.links.get(&index)?, self.bond_above(index)?);
-        let reason = |why| format!("it belongs to {}, {why}", named(bond));
-        let unserved = "which is beyond the limit of interfaces, or has an active member that is left to the kernel";
+        let reason = |why| format!("it is a member of {}, but {why}", named(bond));
+        let unserved = "there are too many interfaces, or an active member is left to the kernel";
         let carries = match self.carries(own, bond) {
             Ok(()) if self.unserved.contains(&index) => Err(unserved.into()),
             carries => carries,
@@ -401,7 +401,7 @@ impl Relations {
             return members.to_vec();
         }
         let names = names(&link.name).unwrap_or_else(|e| {
-            tracing::warn!("{}: cannot read its members ({e}): the kernel forwards for it", link.name);
+            tracing::warn!("{}: left to the kernel: cannot read its members: {e}", link.name);
             vec![]
         });
         let named = |name: &String| {
@@ -421,47 +421,47 @@ impl Relations {
     /// reason if not.
     fn carries(&self, member: &Link, bond: &Link) -> Result<(), String> {
         let Some(of) = bond.bond.filter(|of| of.plain) else {
-            return Err("which has an ARP monitor, an XDP program, or properties that are not known".into());
+            return Err(format!("the {} has an ARP monitor, an XDP program, or unknown properties", bond.kind));
         };
         if !FOLLOWED.contains(&of.mode) && bond.kind == "team" {
-            return Err("whose mode is not activebackup, or whose options are not known".into());
+            return Err("the team's mode is not activebackup, or its options are unknown".into());
         }
         if !FOLLOWED.contains(&of.mode) {
             let mode = MODES.get(usize::from(of.mode)).unwrap_or(&"unknown");
-            return Err(format!("whose mode {mode} is not followed"));
+            return Err(format!("mode {mode} is not followed"));
         }
         if self.ports.contains(&bond.index) {
-            return Err("which is a port itself".into());
+            return Err(format!("the {} is a port itself", bond.kind));
         }
         if self.member(bond.index).is_some() {
-            return Err("which is a member itself".into());
+            return Err(format!("the {} is itself a member of another interface", bond.kind));
         }
         if !bond.up {
-            return Err("which is down".into());
+            return Err(format!("the {} is down", bond.kind));
         }
         if !member.member.is_some_and(|state| state.active && member.up && member.carrier) {
-            return Err("of which it is not an active member".into());
+            return Err("it is not an active member".into());
         }
         let members = || self.links.values().filter(|link| link.master == Some(bond.index));
         if members().any(|link| link.member.is_none_or(|state| !state.plain)) {
-            return Err("a member of which has a queue_id, or properties that are not known".into());
+            return Err("a member has a queue_id or unknown properties".into());
         }
         if of.mode == Bond::ACTIVE_BACKUP && of.active != Some(member.index) {
-            return Err("which sends by another member".into());
+            return Err("another member is active".into());
         }
         if self.senders(bond).nth(1).is_some() && XmitHash::of(of.xmit_hash).is_none() {
-            return Err("which has several active members, and an xmit_hash_policy that is not followed".into());
+            return Err("several members are active, and their xmit_hash_policy is not followed".into());
         }
         for link in self.senders(bond) {
             let other = link.index != member.index;
             if other && !self.ports.contains(&link.index) {
-                return Err(format!("whose active member {} is not a port", link.name));
+                return Err(format!("the active member {} is not a port: name it, too", link.name));
             }
             if other && (!link.up || !link.carrier) {
-                return Err(format!("whose active member {} has no carrier", link.name));
+                return Err(format!("the active member {} has no carrier", link.name));
             }
             if link.mac.is_none() || (link.mac, link.mtu) != (bond.mac, bond.mtu) {
-                return Err("whose MAC address or MTU differs from that of an active member".into());
+                return Err(format!("the {}'s MAC address or MTU differs from that of an active member", bond.kind));
             }
         }
         Ok(())
@@ -538,7 +538,7 @@ impl Relations {
             return None;
         }
         let master = self.links.get(&master).map_or_else(|| "another interface".into(), named);
-        Some(format!("it belongs to {master}"))
+        Some(format!("it is a member of {master}"))
     }
 }
 

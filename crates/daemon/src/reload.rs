@@ -46,9 +46,11 @@ impl Shared {
     /// Reads the configuration, and returns it with the steps from the running one.
     fn read(&self) -> Result<(Config, Vec<Step>), String> {
         if !self.source.file {
-            return Err("there is no configuration file to read again: the instance was started without --config; \
-                        restart it with other arguments, or with --config FILE"
-                .into());
+            return Err(
+                "no configuration file to read again: the instance was started without --config; restart bywash with \
+                 other arguments, or with --config FILE"
+                    .into(),
+            );
         }
         let gone = |slot: &PortSlot| slot.config.interface.clone().filter(|_| slot.is_gone());
         let awaited = self.ports().values().filter_map(gone).collect();
@@ -81,7 +83,10 @@ impl Shared {
         let (allowed, workers) = (Host::this().allowed, self.workers.len());
         let cpus = (0..workers).map(|worker| new.cpu_of(worker, &allowed)).collect::<Option<Vec<usize>>>();
         let cpus = cpus.with_context(|| {
-            format!("workers.cpus: bywash has {}; restart it for fewer", bywash_config::count(workers, "worker"))
+            format!(
+                "workers.cpus: bywash has {}; restart bywash to have fewer",
+                bywash_config::count(workers, "worker")
+            )
         })?;
         let step = |(worker, cpu): (&workers::Shown, usize)| {
             let was = worker.cpu();
@@ -147,7 +152,7 @@ impl Runtime {
         if steps.iter().any(Step::is_of_ports)
             && let Err(why) = self.mode.ports_can_change()
         {
-            bail!("ports cannot be added or removed in a {}: {why}; restart it", new.mode.name());
+            bail!("ports cannot be added or removed in mode {}: {why}; restart bywash", new.mode.name());
         }
         self.shared.view.reread(&new, false)?;
         let mut undo = vec![];
@@ -334,10 +339,15 @@ impl Runtime {
             match done {
                 Ok(failed) => {
                     for (change, e) in failed {
-                        tracing::warn!("{interface}: {} could not be put back: {e}", change.feature);
+                        tracing::warn!(
+                            "{interface}: cannot restore {}: {e}; run `bywash restore` to try again",
+                            change.feature
+                        );
                     }
                 }
-                Err(e) => tracing::warn!("{interface}: its settings could not be put back: {e}"),
+                Err(e) => {
+                    tracing::warn!("{interface}: cannot restore its settings: {e}; run `bywash restore` to try again")
+                }
             }
         }
     }

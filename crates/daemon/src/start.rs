@@ -118,7 +118,7 @@ fn allocate(config: &Config, plan: &Plan) -> anyhow::Result<Arc<Arena>> {
     });
     let arena = arena.map_err(|why| anyhow::anyhow!("{why}: lower `frames` or `reserve` in [pool]"))?;
     if arena.pages() != PageKind::Hugetlb && !arena.pages_note().is_empty() {
-        tracing::info!("buffers lie in pages of {}: {}", arena.pages(), arena.pages_note());
+        tracing::info!("buffer memory uses {} pages: {}", arena.pages(), arena.pages_note());
     }
     Ok(arena)
 }
@@ -219,7 +219,7 @@ impl Runtime {
         let driver = loading.map(|loading| loading.join().unwrap_or_else(|panic| resume_unwind(panic))).transpose()?;
         if let Some(why) = driver.as_ref().and_then(XdpDatapath::refused) {
             tracing::warn!(
-                "the kernel refuses the program that forwards in the driver: user space does it all ({why})"
+                "the kernel refuses the program for level driver, so all packets are forwarded in user space: {why}"
             );
         }
         let driver = driver.map(|program| XdpTableSink { program, targets: Targets::default() });
@@ -308,7 +308,11 @@ impl Runtime {
         // lost.
         for worker in &self.shared.workers {
             if worker.handle.report(workers::ANSWER).is_none() {
-                tracing::warn!("worker {} has not started: its CPU is busy with something else", worker.handle.id());
+                tracing::warn!(
+                    "worker {} has not started within {} ms: its CPU is busy; give it another one (`cpus` in [workers])",
+                    worker.handle.id(),
+                    workers::ANSWER.as_millis()
+                );
             }
         }
         crate::step::reached("start-workers");

@@ -48,8 +48,11 @@ impl Successor {
     /// Returns whether `LetGo` has been received. Errors if the process has given up or ended, or if it was sent the
     /// programs' links before some were attached anew.
     pub fn wants_all(&self, shared: &Shared) -> anyhow::Result<bool> {
-        let asked = wants_all(&self.line)?;
-        ensure!(!asked || self.links == links(shared), "programs have been attached anew meanwhile: start it again");
+        let asked = wants_all(&self.line, self.pid)?;
+        ensure!(
+            !asked || self.links == links(shared),
+            "the programs were attached again during the takeover: run the new process again"
+        );
         Ok(asked)
     }
 
@@ -60,7 +63,7 @@ impl Successor {
     }
 }
 
-fn wants_all(line: &Line) -> anyhow::Result<bool> {
+fn wants_all(line: &Line, pid: i32) -> anyhow::Result<bool> {
     if !line.ready() {
         return Ok(false);
     }
@@ -68,7 +71,7 @@ fn wants_all(line: &Line) -> anyhow::Result<bool> {
         // The process may have ended since, or given up because no answer came.
         Some((Message::LetGo, _)) if line.ready() => bail!("it has ended"),
         Some((Message::LetGo, _)) => Ok(true),
-        Some((other, _)) => bail!("unexpected message {other:?}"),
+        Some((other, _)) => bail!("unexpected message {other:?} from pid {pid}: is it another version of bywash?"),
         None => bail!("it has ended"),
     }
 }
@@ -86,10 +89,12 @@ fn reach(path: &Path) -> anyhow::Result<Line> {
     let connected = broker::connect(path, Some(TAKES));
     let line = connected.map_err(|why| match Errno::from_io_error(&why) {
         Some(Errno::AGAIN) => {
-            anyhow!("no process has accepted a connection at that socket within {} s", TAKES.as_secs())
+            anyhow!("the new process did not accept a connection at {} within {} s", path.display(), TAKES.as_secs())
         }
-        _ if broker::ended() => anyhow!("the broker has ended, which connects to that socket: restart bywash"),
-        _ => anyhow::Error::new(why).context("no process waits at that socket"),
+        _ if broker::ended() => {
+            anyhow!("the broker, which would connect to {}, has ended: restart bywash", path.display())
+        }
+        _ => anyhow::Error::new(why).context(format!("no process is waiting at {}", path.display())),
     })?;
     // Messages are not waited for longer either.
     set_socket_timeout(&line, Timeout::Send, Some(TAKES))?;
@@ -118,17 +123,17 @@ mod tests {
             (Line(ours), Line(theirs))
         };
         let (ours, theirs) = pair();
-        assert!(!wants_all(&ours).unwrap());
+        assert!(!wants_all(&ours, 1).unwrap());
         theirs.send(&Message::LetGo, &[]).unwrap();
-        assert!(wants_all(&ours).unwrap());
-        assert!(!wants_all(&ours).unwrap());
+        assert!(wants_all(&ours, 1).unwrap());
+        assert!(!wants_all(&ours, 1).unwrap());
         // It asks, and ends before this process turns to it.
         theirs.send(&Message::LetGo, &[]).unwrap();
         drop(theirs);
-        assert!(wants_all(&ours).is_err());
+        assert!(wants_all(&ours, 1).is_err());
         let (ours, theirs) = pair();
         drop(theirs);
-        assert!(wants_all(&ours).is_err());
+        assert!(wants_all(&ours, 1).is_err());
         let successor = Successor { line: ours, pid: 7, links: vec![] };
         assert!(successor.gone().unwrap_err().to_string().contains("pid 7 has ended"));
     }

@@ -113,7 +113,7 @@ pub fn ports(line: &Line, wait: Duration) -> anyhow::Result<BTreeMap<String, Att
                 ports.insert(interface, Attachment { native, xdp: next(xdp)?, tc: next(tc)? });
             }
             (Message::Ready, _) => return Ok(ports),
-            (other, _) => bail!("unexpected message {other:?}"),
+            (other, _) => bail!("unexpected message {other:?}: is it another version of bywash?"),
         }
     }
 }
@@ -201,12 +201,15 @@ impl Predecessor {
         let sent = self.line.send(&Message::LetGo, &[]);
         crate::step::reached("takeover-asked");
         let answer = sent.and_then(|()| self.line.receive(STEP));
-        match answer?.context("the running instance continues, or has ended: its log says why")? {
+        match answer?.context("the running instance did not hand over its ports: see its log")? {
             (Message::Gone, _) => {
                 self.let_go = Some(asked);
                 Ok(())
             }
-            (other, _) => bail!("unexpected message {other:?}"),
+            (other, _) => {
+                let pid = self.pid;
+                bail!("unexpected message {other:?} from pid {pid}: is it another version of bywash?")
+            }
         }
     }
 
@@ -247,7 +250,7 @@ pub fn upgrade() {
     // `WATCHDOG_PID` names this process; without it the new process notifies the watchdog once it is the main process.
     match Command::new(&program).args(arguments).env_remove("WATCHDOG_PID").spawn() {
         Ok(mut child) => {
-            tracing::info!("SIGUSR2: started pid {}, which is to take over", child.id());
+            tracing::info!("SIGUSR2: started pid {}, which will take over", child.id());
             // Reap the child if it fails before it takes over.
             std::thread::spawn(move || child.wait());
         }
@@ -268,7 +271,7 @@ pub fn can_follow(port: &PortConfig) -> bool {
 pub fn why_not(port: &PortConfig) -> String {
     let interface = port.interface.as_deref().unwrap_or("its device");
     format!(
-        "port `{}` cannot be taken over: {interface} disappears with the process that has it; restart it",
+        "port `{}` cannot be taken over: {interface} disappears with the process that has it; restart bywash",
         port.name
     )
 }

@@ -11,7 +11,7 @@ use bywash_sync::Counter;
 
 /// Error of modes without flows.
 const NO_FLOWS: &str =
-    "flow rules are a switch's: there are none here (mode = \"switch\"); `bywash show flows` has a router's flows";
+    "only a switch has flow rules (mode = \"switch\"); to see a router's flows, use `bywash show flows`";
 
 /// Frames of a port that the kernel did not accept.
 #[derive(Debug, Default)]
@@ -71,12 +71,12 @@ pub trait View: Send + Sync {
 
     /// Changes keys of the modems of group `group`, one per line; with `later`, does not use them yet.
     fn change_keys(&self, _group: usize, _lines: &str, _later: bool) -> Result<KeysChanged, String> {
-        Err("there are no keys: only a cmts has them (mode = \"cmts\")".into())
+        Err("only a cmts has keys (mode = \"cmts\")".into())
     }
 
     /// Adds addresses behind modems of group `group`, one per line, or removes them.
     fn change_cpes(&self, _group: usize, _lines: &str, _add: bool) -> Result<CpesChanged, String> {
-        Err("there are no modems: only a cmts has them (mode = \"cmts\")".into())
+        Err("only a cmts has modems (mode = \"cmts\")".into())
     }
 
     /// Reads again the files that the configuration names and a reload can apply; returns a line for each change. Only

@@ -187,16 +187,18 @@ impl Shared {
         let failed_before = std::mem::replace(&mut *lock(&self.failed), failed.to_vec());
         match &why {
             Some(why) if before.as_ref() != Some(why) => tracing::error!(
-                "{why}: no iteration for {} s; every port is left to the kernel until it runs again",
+                "{why}: no iteration for {} s; all ports are left to the kernel until it responds",
                 HANGS.as_secs()
             ),
-            None if before.is_some() => tracing::warn!("every worker runs again: ports are taken over again"),
+            None if before.is_some() => {
+                tracing::warn!("all workers respond again: Bywash forwards on their ports again")
+            }
             _ => {}
         }
         for new in failed.iter().filter(|failed| !failed_before.contains(failed)) {
             tracing::error!(
-                "{new}: a bug; until it is restarted, in {} s, the kernel has its ports ({}), and packets that \
-                 still reach it are dropped as worker-failed",
+                "{new}: this is a bug; the worker is restarted in {} s; until then its ports ({}) are left to the \
+                 kernel, and packets that still reach it are dropped as worker-failed",
                 wait(new.worker).as_secs(),
                 self.polled(new.worker)
             );

@@ -104,7 +104,7 @@ pub enum CpeError {
     #[error("it is configured: change the file of modems, and reload")]
     Configured,
     /// Unknown address.
-    #[error("it is behind no modem of the group")]
+    #[error("no modem of the group has it")]
     Unknown,
     /// Address that an earlier change of the same request names.
     #[error("it is named twice")]

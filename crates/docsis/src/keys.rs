@@ -76,7 +76,7 @@ impl KeyState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
     /// No such modem.
-    #[error("there is no such modem")]
+    #[error("unknown modem")]
     NoModem,
     /// Sequence number above 15.
     #[error("invalid sequence number {0}: expected 0 to 15")]

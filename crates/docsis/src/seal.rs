@@ -29,8 +29,8 @@ pub enum SealError {
     /// libipsec-mb is required but not available.
     #[error("crypto `ipsec-mb` is not available: {0}; install libipsec-mb1, or set crypto to `auto` or `portable`")]
     Unavailable(#[from] Unavailable),
-    /// Output of libipsec-mb that differs from the portable code's.
-    #[error("{0} is not used: its output differs from the portable code's; set crypto to `portable`")]
+    /// Output of libipsec-mb that differs from that of the portable code.
+    #[error("{0} is not used: its output differs from that of the portable code; set crypto to `portable`")]
     Differs(String),
 }
 
@@ -66,7 +66,7 @@ impl Sealer {
                     (None, format!("portable: {why}; install libipsec-mb1 for a higher rate"))
                 }
                 Err(SealError::Differs(name)) => {
-                    (None, format!("portable: the output of {name} differs from the portable code's"))
+                    (None, format!("portable: the output of {name} differs from that of the portable code"))
                 }
             },
         };

@@ -263,7 +263,7 @@ impl Worker {
     fn open_meter(&mut self) {
         match self.open_meter.map(|open| open()) {
             Some(Ok(meter)) => self.meter = Some(meter),
-            Some(Err(why)) => tracing::warn!("worker {}: stages are not counted: {why}", self.config.id),
+            Some(Err(why)) => tracing::warn!("worker {}: no hardware counters for its stages: {why}", self.config.id),
             None => {}
         }
     }

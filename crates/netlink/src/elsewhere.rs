@@ -53,7 +53,7 @@ impl Elsewhere {
         let failed = self.read(stop).err().map(|error| error.to_string());
         if let Some(why) = failed.as_ref().filter(|_| failed != self.failed) {
             tracing::warn!(
-                "some interfaces of other network namespaces that use those of this one may not be known: {why}"
+                "interfaces in other network namespaces that use interfaces of this one may be missed: {why}"
             );
         }
         self.failed = failed;

@@ -77,7 +77,7 @@ impl Mirror {
             && let Err(error) = follower.follow_advertisements()
         {
             tracing::warn!(
-                "cannot receive router advertisements, so the changes that they make to routes go unnoticed: {error}"
+                "cannot receive router advertisements: changes that they make to routes are not noticed: {error}"
             );
         }
         let prober = Prober::open()?;

@@ -7,6 +7,7 @@ use bywash_nl::socket::{DATAGRAM, Received, Socket};
 use bywash_nl::wire::{Message, Messages, NLM_F_ACK, NLM_F_CREATE, Request, u16_at, u32_at};
 use bywash_sync::lock;
 use rustix::io::Errno;
+use rustix::net::netdevice::index_to_name;
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
@@ -131,7 +132,11 @@ fn change(
         }
     }
     let Some(body) = undone else { return true };
-    tracing::info!("neighbour {addr} on interface {index} became permanent while it was probed: made permanent again");
+    let name = index_to_name(&*socket, index).unwrap_or_else(|_| format!("interface {index}"));
+    tracing::info!(
+        "neighbour {addr} on {name} was made permanent while it was being probed; the probe undid this, and it has been \
+         made permanent again"
+    );
     ask(socket, buffer, |sequence| Request::new(RTM_NEWNEIGH, again | NLM_F_ACK, sequence, &body));
     false
 }

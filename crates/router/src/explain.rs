@@ -72,8 +72,8 @@ fn flowless4(ip: &[u8]) -> &'static str {
         _ if info.fragment & 0x3fff != 0 => FRAGMENT,
         _ if info.ttl == 0 => "its TTL is 0",
         _ if info.ttl == 1 => "its TTL is 1",
-        _ if !host4(info.dst) => "its destination address is not a host's, or is link-local",
-        _ if !host4(info.src) => "its source address is not a host's, or is link-local",
+        _ if !host4(info.dst) => "its destination address is not that of a host, or is link-local",
+        _ if !host4(info.src) => "its source address is not that of a host, or is link-local",
         _ => transport(info.proto),
     }
 }
@@ -84,8 +84,8 @@ fn flowless6(ip: &[u8]) -> &'static str {
     match info.next_header {
         _ if info.hop_limit == 0 => "its hop limit is 0",
         _ if info.hop_limit == 1 => "its hop limit is 1",
-        _ if martian6(info.dst) => "its destination address is not a host's, or is link-local",
-        _ if martian6(info.src) || info.src >> 64 == 0 => "its source address is not a host's, or is link-local",
+        _ if martian6(info.dst) => "its destination address is not that of a host, or is link-local",
+        _ if martian6(info.src) || info.src >> 64 == 0 => "its source address is not that of a host, or is link-local",
         proto::FRAGMENT => FRAGMENT,
         proto::HOP_BY_HOP | proto::ROUTING | proto::AUTH | proto::DEST_OPTIONS => "it has IPv6 extension headers",
         next => transport(next),

@@ -78,7 +78,7 @@ impl control::TableSink for XdpTableSink {
     fn set_stations(&mut self, stations: &[(PortId, Mac, PortId)]) -> usize {
         let all: Vec<_> = stations.iter().map(|(bridge, mac, port)| (bridge.0, *mac, port.0)).collect();
         self.program.set_stations(&all).unwrap_or_else(|e| {
-            tracing::warn!("{e}: the kernel forwards for bridges");
+            tracing::warn!("bridges are left to the kernel: {e}");
             all.len()
         })
     }

@@ -251,7 +251,7 @@ impl Bench<'_> {
         }
         // No source needs a CPU.
         let (queues, allowed) = (self.args.tx_queues, Host::this().allowed);
-        ensure!(queues <= allowed.len(), "--tx-queues {queues}: there are {} CPUs", allowed.len());
+        ensure!(queues <= allowed.len(), "--tx-queues {queues}: only {} CPUs are available", allowed.len());
         Ok(allowed[..queues].to_vec())
     }
 

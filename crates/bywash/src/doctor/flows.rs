@@ -51,8 +51,9 @@ fn compare(table: &FlowTable, firewall: &Firewall, settings: &Settings) -> Vec<F
     let flows: u64 = table.families.iter().map(|family| family.flows).sum();
     if flows >= table.limit || table.full > 0 {
         let what = format!(
-            "{flows} of {}; {} found no room since the start",
-            count(table.limit, "established flow"),
+            "the flow table is full or was: {} of at most {}; {} refused since the start",
+            count(flows, "flow"),
+            table.limit,
             count(table.full, "connection")
         );
         let costs = "the kernel forwards further connections, at its rate";

@@ -68,10 +68,10 @@ pub fn examine(socket: &Path, before: &Sample) -> Vec<Finding> {
     let mut found = Sample::now(socket).map(|now| compare(before, &now)).unwrap_or_default();
     // The error is the instance's own, and says what to do.
     if let Err(why) = ask::<Health>(socket) {
-        let costs = "part of what it does fails until this is mended";
+        let costs = "some of its functions fail until this is fixed";
         let what = format!("{why:#}");
         let what = what.trim_start_matches("show health: ");
-        found.push(Finding::new(Error, "unwell", what, costs).see("bywash show health"));
+        found.push(Finding::new(Error, "unhealthy", what, costs).see("bywash show health"));
     }
     found
 }

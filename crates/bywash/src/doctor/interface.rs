@@ -156,7 +156,7 @@ impl Nic<'_> {
             let what = "it has no carrier";
             let mend = match self.peer {
                 Some(peer) => format!("ip link set {peer} up"),
-                None => "connect the cable, or bring up the other end".into(),
+                None => "connect the cable, or bring up the peer".into(),
             };
             return Some(Finding::new(Error, "no-carrier", what, "no packet is received or sent").mend(mend));
         }
@@ -237,7 +237,7 @@ impl Nic<'_> {
             found.push(Finding::new(Note, "vlan-offload", what, hidden).fix(off(peer, "tx-vlan-hw-insert")));
         }
         if on(&theirs, "tx-checksum-ip-generic") {
-            let what = format!("its peer {peer} leaves transport checksums unfinished");
+            let what = format!("its peer {peer} sends partial transport checksums (CHECKSUM_PARTIAL)");
             let costs = "workers complete them, which requires reading every byte";
             let mend = format!("ethtool -K {peer} tx off");
             found.push(Finding::new(Note, "checksum-offload", what, costs).mend(mend));

@@ -87,10 +87,10 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<()> {
         }
     }
     match unseen {
-        Some(why) => writeln!(out, "a running bywash is not examined: {why}")?,
-        None if elsewhere.is_some() => writeln!(out, "bywash runs in another network namespace")?,
-        None if look.is_some() => writeln!(out, "bywash runs here")?,
-        None => writeln!(out, "no bywash runs here")?,
+        Some(why) => writeln!(out, "the running instance was not examined: {why}")?,
+        None if elsewhere.is_some() => writeln!(out, "an instance runs in another network namespace")?,
+        None if look.is_some() => writeln!(out, "an instance runs in this network namespace")?,
+        None => writeln!(out, "no instance runs in this network namespace")?,
     }
     for finding in &found {
         print(finding, &mut out)?;

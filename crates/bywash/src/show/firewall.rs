@@ -109,7 +109,7 @@ fn reason(ruleset: &Ruleset, finding: &Finding) -> FirewallReason {
         (_, _, None) => "none: the chain as a whole",
         (Cause::Drops | Cause::Passes, true, _) => "none: it is decided for each flow",
         _ if !finding.tracked => {
-            "move it to a chain behind connection tracking, behind: ct state established,related accept"
+            "move it to a chain after connection tracking, after: ct state established,related accept"
         }
         _ => "accept established flows before this rule: ct state established,related accept",
     };

@@ -78,7 +78,7 @@ fn send(
         let (piece, after) = rest.split_at(end);
         client::change_flows(socket, verb.name(), piece, what).map_err(|why| match sent {
             0 => why,
-            sent => anyhow!("{why:#}; the {} before were sent apart, and applied", count(sent, "line")),
+            sent => anyhow!("{why:#}; the first {} were sent separately and have been applied", count(sent, "line")),
         })?;
         sent += piece.lines().count();
         rest = after;

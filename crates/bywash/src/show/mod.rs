@@ -178,7 +178,7 @@ fn ask(args: &ShowArgs, topic: Topic) -> anyhow::Result<Value> {
         let all: Vec<Value> =
             if topic == Topic::Neighbours { client::topic(&args.socket, Topic::Placement, None)? } else { rows };
         let names: Vec<&str> = all.iter().filter_map(|row| row["name"].as_str().or(row["port"].as_str())).collect();
-        ensure!(all.iter().any(|row| has(&row)), "no port `{name}`: there are {}", names.join(", "));
+        ensure!(all.iter().any(|row| has(&row)), "no port `{name}`: the ports are {}", names.join(", "));
     }
     Ok(found.into())
 }

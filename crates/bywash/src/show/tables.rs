@@ -97,7 +97,9 @@ fn sandbox(sandbox: &Sandbox) -> String {
     match sandbox.broker {
         None => lines.push("broker: none; it loads any BPF program".into()),
         Some(pid) if sandbox.broker_ended => {
-            lines.push(format!("broker: pid {pid} has ended: ports cannot be added, nor settings put back; restart"));
+            lines.push(format!(
+                "broker: pid {pid} has ended: ports cannot be added, nor settings restored; restart bywash"
+            ));
         }
         Some(pid) => lines.push(format!("broker: pid {pid}, makes files in {}", sandbox.made.join(" "))),
     }
@@ -545,7 +547,7 @@ fn placement(placement: &[Placement]) -> String {
     }
     if placement.iter().any(|row| row.policies.is_some_and(|policies| policies.pending)) {
         more +=
-            "a change of the kernel's policies is being read: the kernel forwards all packets until it is applied\n";
+            "a change of the kernel's policies is being read: all packets are left to the kernel until it is applied\n";
     }
     grid.render("no ports") + &more + &kept(placement)
 }

@@ -542,7 +542,9 @@ fn members_without_a_program_that_forwards_are_left() {
     let bywash = Bywash::spawn_by(&by, bridged.lab.r(), &["--level", "user", "r0", "r1", "r2"]);
     bywash.wait("r1 to be left to the kernel", |bywash| {
         bywash.log().contains("forwarding;")
-            && bywash.log().contains("r1: it belongs to bridge interface br0, which is beyond the limit")
+            && bywash
+                .log()
+                .contains("r1: left to the kernel: it is a member of bridge interface br0, but there are too many")
     });
     for ns in [bridged.b(), bridged.c()] {
         let report = Ping::to(bridged.lab.a().v4).count(5).wait(Duration::from_millis(100)).run(ns).unwrap();

@@ -115,10 +115,10 @@ fn planted_faults_are_named_mended_and_put_back() {
     }
     let out = bywash(&r, &["restore"]);
     let all = out.stdout.split(' ').next().and_then(|n| n.parse::<usize>().ok()).unwrap_or(0);
-    let told = format!("{all} of {all} settings put back");
+    let told = format!("{all} of {all} settings restored");
     assert!(out.status.success() && all >= 8 && out.stdout.contains(&told), "{} {}", out.stdout, out.stderr);
     assert_eq!(before.differences(&Snapshot::of(&r).unwrap()), Vec::<String>::new());
-    assert!(bywash(&r, &["restore"]).stdout.contains("nothing to put back"));
+    assert!(bywash(&r, &["restore"]).stdout.contains("nothing to restore"));
     assert_crafted_journals_are_refused(&r);
 }
 
@@ -139,7 +139,7 @@ fn assert_crafted_journals_are_refused(r: &Namespace) {
         let out = bywash(r, &["restore"]);
         // A program that obeys it removes it, too.
         let _ = std::fs::remove_file(&journal);
-        let why = format!("journal {journal} is refused");
+        let why = format!("journal {journal} is not trusted");
         assert!(out.status.code() == Some(1) && out.stderr.contains(&why), "{} {}", out.stdout, out.stderr);
         assert_eq!(std::fs::read_to_string(&victim).unwrap(), "as it was", "{name}");
     }

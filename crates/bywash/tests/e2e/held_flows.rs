@@ -116,7 +116,7 @@ fn a_qdisc_is_no_missing_route() {
     let lab = behind_firewall();
     let (bywash, mut ends) = run_with_flow(&lab, LEVELS[2]);
     lab.r().run(&["tc", "qdisc", "add", "dev", "r1", "root", "pfifo", "limit", "100"]).unwrap();
-    let why = "packets that leave by one of them are left to the kernel: see `bywash show placement`";
+    let why = "packets that leave through one of them are left to the kernel: see `bywash show placement`";
     bywash.wait("the reason", |bywash| {
         ends.talk(b"a message");
         bywash.text(&["kernel-connections"]).contains(why)

@@ -111,7 +111,7 @@ fn another_instance_and_restore_leave_the_settings_of_the_first() {
     unchanged("another instance");
     first.signalled(Signal::KILL);
     let output = bywash(lab.r(), &["restore"]);
-    assert!(output.stdout.contains(" put back"), "{} {}", output.stdout, output.stderr);
+    assert!(output.stdout.contains(" restored"), "{} {}", output.stdout, output.stderr);
     assert_eq!(before.differences(&Snapshot::of(lab.r()).unwrap()), Vec::<String>::new());
 }
 
@@ -138,8 +138,8 @@ fn a_missing_privilege_is_named() {
         lab.r().try_run(&argv, PATIENCE).unwrap()
     };
     let output = run(&["doctor", "--socket", socket.to_str().unwrap(), "r0"]);
-    let unseen = "a running bywash is not examined: no permission to connect to the instance at ";
-    assert!(output.stdout.contains(unseen) && !output.stdout.contains("no bywash runs here"), "{}", output.stdout);
+    let unseen = "the running instance was not examined: no permission to connect to the instance at ";
+    assert!(output.stdout.contains(unseen) && !output.stdout.contains("no instance runs"), "{}", output.stdout);
     for (arguments, hint) in [
         (&["show", "firewall"][..], ": run the command as root, with sudo\n"),
         (&["restore"], ": run the command as root, with sudo\n"),

@@ -61,7 +61,7 @@ fn changes_of_links_are_logged() {
     lab.r().ip(&["link", "set", "r0", "mtu", "1600"]).unwrap();
     bywash.wait("the MTU", |bywash| bywash.port("r0")["mtu"] == 1600);
     let log = bywash.stop();
-    assert!(log.matches("r0: ").count() == log.matches("r0: no native XDP").count() + 1, "{log}");
+    assert!(log.matches("r0: ").count() == log.matches("r0: native XDP is not used").count() + 1, "{log}");
     assert_eq!((log.matches(down).count(), log.matches("the MTU is").count()), (1, 1), "{log}");
 }
 

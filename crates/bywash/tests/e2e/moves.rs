@@ -127,13 +127,13 @@ fn slower_modes_are_logged() {
     let has = |what: &str| running.log().contains(what);
     for port in ["r0", "r1"] {
         assert!(has(&format!("{port}: copy mode, in which the kernel copies each frame for user space: ")));
-        assert!(has(&format!("WARN {port}: native XDP cannot send to it, so user space sends its frames")));
+        assert!(has(&format!("WARN {port}: user space must send its frames, because its driver does not accept")));
     }
     assert!(has("`ethtool -K PEER gro on`"), "{}", running.log());
     let pages = running.show(&["pools"])["arena"].clone();
-    assert_eq!(pages["note"] != "", has("INFO buffers lie in pages of "), "{pages}: {}", running.log());
+    assert_eq!(pages["note"] != "", has("INFO buffer memory uses "), "{pages}: {}", running.log());
     lab.b().ns.offload(&lab.b().interface, "gro", true).unwrap();
-    running.wait("redirection", |_| has("r1: native XDP can send to it now"));
+    running.wait("redirection", |_| has("r1: native XDP can now redirect frames to it"));
     running.stop();
 }
 
@@ -158,7 +158,7 @@ fn flows_move_between_levels_and_none_is_lost() {
         let unexplained = lost.saturating_sub(dropped + running.starved("r0"));
         assert_eq!((unexplained, twice), (0, 0), "{mode}: {}", running.show(&["all"]));
         let error = bywash(lab.r(), &["level", "user", "r7", "--socket", running.socket().to_str().unwrap()]);
-        assert!(error.stderr.contains("no port `r7`: there are r0, r1"), "{}", error.stderr);
+        assert!(error.stderr.contains("no port `r7`: the ports are r0, r1"), "{}", error.stderr);
         running.stop();
     }
 }
@@ -223,7 +223,7 @@ fn user_space_forwards_where_the_kernel_refuses_the_xdp_program() {
     argv.extend([socket.to_str().unwrap(), "r0", "r1"].map(String::from));
     let mut process = lab.r().spawn(&argv).unwrap();
     process.wait_for_output("forwarding;", PATIENCE).unwrap();
-    assert!(process.output().contains("the kernel refuses the program that forwards in the driver"));
+    assert!(process.output().contains("the kernel refuses the program for level driver"));
     let shown = || {
         let shown = bywash(lab.r(), &["show", "placement", "--json", "--socket", socket.to_str().unwrap()]);
         serde_json::from_str::<serde_json::Value>(&shown.ok().unwrap().stdout).unwrap()

@@ -56,7 +56,7 @@ fn health(running: &Bywash) -> (bool, String) {
 
 /// Waits until a worker has panicked for the `n`-th time.
 fn wait_for_panic(running: &Bywash, n: usize) {
-    let named = "worker 0 failed (a test asked for it): a bug; until it is restarted, in ";
+    let named = "worker 0 failed (a test asked for it): this is a bug; the worker is restarted in ";
     running.wait("the panic", |running| running.log().matches(named).count() == n);
 }
 
@@ -180,6 +180,9 @@ fn a_cable_downstream_ends_with_the_panic() {
     let status = running.process.wait(PATIENCE).unwrap();
     let log = running.log();
     assert_eq!(status.code(), Some(1), "{log}");
-    assert!(log.contains("worker 0 failed (a test asked for it): a bug; the kernel forwards from now on"), "{log}");
+    assert!(
+        log.contains("worker 0 failed (a test asked for it): this is a bug; the kernel forwards from now on"),
+        "{log}"
+    );
     assert_detached(&headend);
 }

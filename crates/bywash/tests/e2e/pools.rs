@@ -48,7 +48,7 @@ fn each_worker_has_the_pool_that_names_it() {
     // A reload replaces the pool of the entry that differs, and no other.
     file.write(&format!("{ports}{}", pools.replace("\"ring\"", "\"stack\"").replace("second", "other")));
     let told = reload(&running, &[]).ok().unwrap().stdout;
-    assert_eq!(told, "pool other added: stack of 1280; second drains: ring of 1536 behind caches of 256\n");
+    assert_eq!(told, "pool other added: stack of 1280; second drains: ring of 1536 with caches of 256\n");
     forwards();
     let of = |name: &str| {
         let pools = keys(&running, &["name", "workers", "draining"]);
@@ -179,8 +179,8 @@ fn a_kind_is_chosen_by_who_frees_and_how_far_that_is() {
     file.write(&text(more, "[0, 1]", 8192));
     let told = reload(&running, &[]).ok().unwrap().stdout;
     let [kind, why] = chosen(&running);
-    assert!(told.contains(&format!("worker 1 has kind {kind}: {why}\n")), "{told}{kind}: {why}");
-    assert!(!told.contains("worker 0 has kind"), "{told}");
+    assert!(told.contains(&format!("worker 1: pool of kind {kind}: {why}\n")), "{told}{kind}: {why}");
+    assert!(!told.contains("worker 0: pool of kind"), "{told}");
     assert_eq!(told.contains(&format!("pool worker1.2 added: {kind} of")), kind != "stack", "{told}");
     let by = |why: &str, one: usize, other: usize| {
         let ends =
@@ -194,7 +194,7 @@ fn a_kind_is_chosen_by_who_frees_and_how_far_that_is() {
     file.write(&text(more, "[1, 0]", 8192));
     let told = reload(&running, &[]).ok().unwrap().stdout;
     let [kind, why] = chosen(&running);
-    assert!(by(&why, 0, 1) && told.contains(&format!("worker 1 has kind {kind}: {why}\n")), "{told}");
+    assert!(by(&why, 0, 1) && told.contains(&format!("worker 1: pool of kind {kind}: {why}\n")), "{told}");
     forwards();
     file.write(&text("", "[1, 0]", 8192));
     reload(&running, &[]).ok().unwrap();
@@ -210,8 +210,8 @@ fn a_kind_is_chosen_by_who_frees_and_how_far_that_is() {
     assert_eq!(running.log(), log);
     let told = reload(&running, &[]).ok().unwrap().stdout;
     let [kind, why] = chosen(&running);
-    assert!(kind == "stack" && told.contains(&format!("worker 1 has kind stack: {why}\n")), "{told}");
-    assert_eq!(running.log().matches(&format!("worker 1 has kind stack: {why}")).count(), 1, "{}", running.log());
+    assert!(kind == "stack" && told.contains(&format!("worker 1: pool of kind stack: {why}\n")), "{told}");
+    assert_eq!(running.log().matches(&format!("worker 1: pool of kind stack: {why}")).count(), 1, "{}", running.log());
     forwards();
     running.stop();
 }

@@ -8,8 +8,8 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 /// Reason for which a member of a bridge that learns no addresses is left.
-const LEARNS_NOT: &str = "it belongs to bridge interface br0, which learns no addresses, or has an XDP program or \
-                          properties that are not known";
+const LEARNS_NOT: &str = "it is a member of bridge interface br0, but the bridge learns no addresses, or has an XDP \
+                          program or unknown properties";
 
 /// Returns whether port r1 is left to the kernel for this reason.
 fn is_left(running: &Bywash, why: &str) -> bool {
@@ -60,7 +60,7 @@ fn a_member_that_comes_back_is_left() {
         ))
         .unwrap();
     running.wait("r1 to be left", |running| is_left(running, LEARNS_NOT));
-    assert!(running.log().contains(&format!("r1: {LEARNS_NOT}")), "{}", running.log());
+    assert!(running.log().contains(&format!("r1: left to the kernel: {LEARNS_NOT}")), "{}", running.log());
     running.stop();
 }
 

@@ -122,8 +122,8 @@ fn a_port_a_pool_and_routes_change_in_one_reload() {
         let second = config(&[("r0", ""), ("r1", ""), ("r3", "")]);
         let second = second.replace("frames = 10240", "kind = \"ring\"\nframes = 10000");
         for (text, name, told) in [
-            (&second, "worker0.2", "ring of 10000 behind caches of 256; worker0 drains: stack of 10240\nport r3 added"),
-            (&first, "worker0", "stack of 10240; worker0.2 drains: ring of 10000 behind caches of 256\nport r2 added"),
+            (&second, "worker0.2", "ring of 10000 with caches of 256; worker0 drains: stack of 10240\nport r3 added"),
+            (&first, "worker0", "stack of 10240; worker0.2 drains: ring of 10000 with caches of 256\nport r2 added"),
         ] {
             file.write(text);
             let would = reload(&running, &["--dry-run"]).ok().unwrap().stdout;
@@ -234,7 +234,7 @@ fn a_reload_that_fails_changes_nothing() {
         (good.replace("[pool]", "[pool]\ncell = 4096"), "pool.cell: \"auto\" -> 4096: all pools lie in the arena"),
         (
             good.replace("frames = 10240", "frames = 30000"),
-            "it takes 30000 buffers for other pools, and 20480 are spare",
+            "the new pools need 30000 buffers, but only 20480 are spare",
         ),
         (good.replace("frames = 10240", "frames = 1000"), "1000 buffers are too few for worker 0"),
         (good.replace("ring = 512", "ring = 2048"), "nothing changed"),

@@ -211,7 +211,7 @@ fn every_thread_has_what_is_documented_and_no_more() {
 
     let bywash = Bywash::run(lab.r(), &["--no-sandbox", "r0", "r1"]);
     let shown = bywash.show(&["sandbox"]);
-    assert_eq!((&shown["state"], &shown["reason"]), (&"off".into(), &"asked for".into()), "{shown}");
+    assert_eq!((&shown["state"], &shown["reason"]), (&"off".into(), &"turned off, as configured".into()), "{shown}");
     assert!(of_threads(bywash.process.pid(), "NoNewPrivs:").iter().all(|value| value == "0"));
     bywash.stop();
 }
@@ -283,7 +283,7 @@ fn an_instance_outlives_its_broker() {
     assert!(!bywash.signalled(Signal::TERM).success());
     assert!(bywash.log().contains("run `bywash restore`"), "{}", bywash.log());
     let restored = crate::harness::bywash(lab.r(), &["restore"]);
-    assert!(restored.stdout.contains("put back") && !restored.stdout.contains("nothing"), "{restored:?}");
+    assert!(restored.stdout.contains("restored") && !restored.stdout.contains("nothing"), "{restored:?}");
     let journal = |entry: std::io::Result<std::fs::DirEntry>| entry.unwrap().file_name().into_string().unwrap();
     let inode = std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(lab.r().path()).unwrap());
     let left: Vec<String> = std::fs::read_dir("/run/bywash").unwrap().map(journal).collect();
@@ -315,7 +315,7 @@ fn without_its_broker_an_instance_that_changed_nothing_ends_well() {
     bywash.wait("the end of the broker to be noticed", |bywash| bywash.show(&["sandbox"])["broker_ended"] == true);
     let status = bywash.signalled(Signal::TERM);
     assert!(status.success() && !bywash.log().contains("bywash restore"), "{}", bywash.log());
-    assert_eq!(crate::harness::bywash(lab.r(), &["restore"]).stdout, "nothing to put back\n");
+    assert_eq!(crate::harness::bywash(lab.r(), &["restore"]).stdout, "nothing to restore\n");
 }
 
 /// A configuration that the program can read at the start, but not in the sandbox, is reported: root in the sandbox

@@ -88,7 +88,7 @@ fn rows_are_selected_by_name_and_repeated() {
     for topic in ["ports", "neighbours"] {
         let out = show(&[topic, "r9"]);
         assert!(
-            out.status.code() == Some(1) && out.stderr.contains("no port `r9`: there are r0, r1"),
+            out.status.code() == Some(1) && out.stderr.contains("no port `r9`: the ports are r0, r1"),
             "{}",
             out.stderr
         );

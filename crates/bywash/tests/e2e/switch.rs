@@ -199,9 +199,9 @@ fn a_port_with_an_address_is_warned_of() {
         let argv = ["level", level, "p1", "--socket", socket.to_str().unwrap()];
         crate::harness::bywash(&lab.switch, &argv).ok().unwrap().stdout
     };
-    let why = "p1 level: asked for: the kernel gets its frames, and nothing is forwarded on the port";
+    let why = "p1 level: as requested: the kernel gets its frames, and nothing is forwarded on the port";
     assert!(level("kernel").contains(why));
-    assert!(switch.log().contains("WARN port `p1`: level kernel now: "), "{}", switch.log());
+    assert!(switch.log().contains("WARN port `p1`: level kernel in effect: "), "{}", switch.log());
     assert!(!level("user").contains(why));
     switch.stop();
 }

@@ -39,7 +39,7 @@ fn a_packet_is_followed_through_the_router() {
     let lines: Vec<&str> = story.lines().collect();
     assert!(good && lines.len() == 8, "{story}");
     assert!(lines[0].starts_with("r0: received, 96 B: ") && lines[0].ends_with(&udp), "{story}");
-    assert_eq!(lines[1], "level: user (asked for)");
+    assert_eq!(lines[1], "level: user (as requested)");
     assert_eq!(lines[2], "stages: input, lookup, forward");
     assert!(lines[3].starts_with("route: unicast ") && lines[3].contains("dev r1"), "{story}");
     assert!(lines[4].starts_with(&format!("adjacency: {to} at ")) && lines[4].contains(", r1, "), "{story}");
@@ -90,7 +90,7 @@ fn a_packet_is_followed_through_the_router() {
 
     let long = format!("{own}{source}0800{}", "00".repeat(4986));
     for (port, frame, told) in [
-        ("r7", "00", "no port `r7`: there are r0, r1"),
+        ("r7", "00", "no port `r7`: the ports are r0, r1"),
         ("r0", "0", "not hex"),
         ("r0", "00", "left to the kernel by the port's program: it is shorter than an Ethernet header"),
         ("r0", &long, "a frame of 5000 bytes"),

@@ -43,7 +43,7 @@ pub fn attach(
             let other = how != XdpAttach::Auto && from.native != (how == XdpAttach::Native);
             anyhow::ensure!(
                 !other || af_xdp.xdp == XdpMode::Auto,
-                "{interface} cannot be taken over: its XDP program is {}; restart it",
+                "{interface} cannot be taken over: its XDP program is {}; restart bywash",
                 if from.native { "native" } else { "not native" }
             );
             Program::succeed(&shared.program, id as u16, &link, from, user.as_ref())?
@@ -56,8 +56,8 @@ pub fn attach(
             }
             if af_xdp.xdp == XdpMode::Auto && how == XdpAttach::Generic {
                 tracing::info!(
-                    "{interface}: no native XDP, so that its peer keeps TCP segmentation offload (xdp = \"native\" \
-                     for packet rate)"
+                    "{interface}: native XDP is not used, because it would turn off TCP segmentation offload at the \
+                     veth's peer; xdp = \"native\" gives a higher packet rate"
                 );
             } else if !program.note().is_empty() {
                 tracing::warn!("{interface}: not the best mode: {}", program.note());

@@ -211,7 +211,7 @@ impl Opener {
                 opened.index = link.index;
                 Ok(())
             }
-            None if self.raw => bail!("there is no interface `{interface}`; only a router gives a device a twin"),
+            None if self.raw => bail!("interface `{interface}` does not exist; only a router gives a device a twin"),
             // An interface that exists already keeps its own address.
             there => {
                 let mtu = port.dpdk.as_ref().and_then(|dpdk| dpdk.mtu.set().map(|mtu| u32::from(*mtu)));
@@ -279,7 +279,11 @@ pub fn places(port: &PortConfig, at: usize, workers: usize) -> anyhow::Result<Ve
     let count = queues.len();
     let place = |(order, queue): (usize, u32)| {
         let worker = port.worker_of((order, count), at, workers);
-        anyhow::ensure!(worker < workers, "it names worker {worker}, but there are {workers}: restart bywash for more");
+        anyhow::ensure!(
+            worker < workers,
+            "it names worker {worker}, but bywash has {}: restart bywash to have more",
+            bywash_config::count(workers, "worker")
+        );
         Ok((queue, worker))
     };
     queues.into_iter().enumerate().map(place).collect()

@@ -98,8 +98,10 @@ impl Xdp {
         let left = self.related();
         match &left {
             _ if left == before => return Ok(false),
-            Some(why) => tracing::warn!("{}: {why}: the kernel forwards for it", self.interface),
-            None => tracing::info!("{}: no longer left to the kernel: taken over again", self.interface),
+            Some(why) => tracing::warn!("{}: left to the kernel: {why}", self.interface),
+            None => {
+                tracing::info!("{}: no longer left to the kernel: Bywash forwards its packets again", self.interface)
+            }
         }
         if self.begun {
             self.enable()?;
@@ -150,7 +152,12 @@ impl Xdp {
     /// Enables the program if that has failed.
     pub fn retry(&mut self) {
         if self.failed.is_some() && self.enable().is_ok() {
-            tracing::info!("{}: level {} at last: {}", self.interface, self.level().name(), self.why());
+            tracing::info!(
+                "{}: level {} in effect, after earlier failures: {}",
+                self.interface,
+                self.level().name(),
+                self.why()
+            );
         }
     }
 
@@ -222,9 +229,9 @@ impl Xdp {
                 (Level::User, "zero-copy sockets take the frames: zero_copy = \"off\" leaves them to the driver")
             }
             (Level::Kernel, _) if self.program.config().raw => {
-                (Level::Kernel, "asked for: the kernel gets its frames, and nothing is forwarded on the port")
+                (Level::Kernel, "as requested: the kernel gets its frames, and nothing is forwarded on the port")
             }
-            (level @ (Level::Driver | Level::User | Level::Kernel), _) => (level, "asked for"),
+            (level @ (Level::Driver | Level::User | Level::Kernel), _) => (level, "as requested"),
             _ if self.program.is_native() => (Level::Driver, "auto: native XDP, which needs no skb"),
             _ if self.program.has_tc() && (self.kernel_forwards || self.program.config().bridged) => {
                 (Level::Driver, "auto: traffic control, which forwards the existing skb")
@@ -262,7 +269,7 @@ impl Xdp {
         if std::mem::replace(&mut self.kernel_forwards, on) == on || self.level() == before {
             return Ok(());
         }
-        tracing::info!("{}: level {} now: {}", self.interface, self.level().name(), self.why());
+        tracing::info!("{}: level {} in effect: {}", self.interface, self.level().name(), self.why());
         if self.begun { self.enable() } else { Ok(()) }
     }
 
@@ -283,11 +290,11 @@ impl Xdp {
         match self.targets.get(self.id as u16).takes_frames {
             _ if self.left().is_some() => (false, "it is left to the kernel"),
             _ if self.refused.is_some() => (false, "the program does not forward"),
-            true => (true, "its device takes redirected frames, also from native XDP"),
+            true => (true, "its driver accepts redirected frames, also from native XDP"),
             false => (
                 false,
-                "native XDP cannot send to it: its device takes no redirected frames; a veth does while its peer has a \
-                 program or GRO on",
+                "native XDP cannot redirect frames to it: its driver does not accept them (a veth accepts them only \
+                 while its peer has an XDP program or GRO on)",
             ),
         }
     }
@@ -317,10 +324,10 @@ impl Xdp {
         let interface = &self.interface;
         match refuses {
             true => tracing::warn!(
-                "{interface}: native XDP cannot send to it, so user space sends its frames: its device takes no \
-                 redirected frames; if it is a veth, `ethtool -K PEER gro on` at its peer changes that"
+                "{interface}: user space must send its frames, because its driver does not accept frames redirected by \
+                 native XDP; for a veth, run `ethtool -K PEER gro on` for its peer"
             ),
-            false if native => tracing::info!("{interface}: native XDP can send to it now"),
+            false if native => tracing::info!("{interface}: native XDP can now redirect frames to it"),
             false => {}
         }
     }

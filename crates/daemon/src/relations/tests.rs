@@ -35,8 +35,8 @@ fn members_are_left() {
     assert!(relations.note(&[Change::Link(Link { master: Some(2), ..link(1, "r0", "") })]));
     assert_eq!(
         relations.left(1).unwrap(),
-        "it belongs to bridge interface br0, which learns no addresses, or has an XDP program or properties that are \
-         not known"
+        "it is a member of bridge interface br0, but the bridge learns no addresses, or has an XDP program or unknown \
+         properties"
     );
     assert!(relations.note(&[Change::Link(Link { vrf: Some(10), ..link(2, "red", "vrf") })]));
     assert_eq!((relations.left(1), model::vrf(&relations.links, 1)), (None, Some((2, "red", 10))));
@@ -144,7 +144,7 @@ fn own(vlan: u16, mac: Mac, member: u32) -> Change {
 /// Returns the reason why interface 1 is left, without the words that it belongs to the bond.
 fn left(links: &[Link]) -> Option<String> {
     let relations = of(links);
-    let why = relations.left(1).map(|why| why.replace("it belongs to bond interface bond0, ", ""));
+    let why = relations.left(1).map(|why| why.replace("it is a member of bond interface bond0, but ", ""));
     assert_eq!(relations.bond(1).unwrap().err(), relations.left(1).filter(|why| why.starts_with("it belongs")));
     why
 }
@@ -167,7 +167,7 @@ fn a_bond_is_forwarded_for_by_all_that_it_sends_by() {
     let reason = |bond: Link, second: Link| {
         let mut relations = of(&[bond, member(1, true), Link { name: "r2".into(), ..second }]);
         relations.set_ports([1, 2].into());
-        relations.left(1).map(|why| why.replace("it belongs to bond interface bond0, ", ""))
+        relations.left(1).map(|why| why.replace("it is a member of bond interface bond0, but ", ""))
     };
     let of_hash = |xmit_hash| Link { bond: Some(Bond { xmit_hash, ..bond(4, None).bond.unwrap() }), ..bond(4, None) };
     for xmit_hash in 0..3 {
@@ -177,9 +177,9 @@ fn a_bond_is_forwarded_for_by_all_that_it_sends_by() {
     assert!(why.contains("an xmit_hash_policy that is not followed"), "{why}");
     assert_eq!(reason(of_hash(3), member(2, false)), None, "there is nothing to choose");
     let why = |second: Link| reason(of_hash(1), second).unwrap();
-    assert_eq!(why(member(3, true)), "whose active member r2 is not a port");
-    assert_eq!(why(Link { carrier: false, ..member(2, true) }), "whose active member r2 has no carrier");
-    let differs = "whose MAC address or MTU differs from that of an active member";
+    assert_eq!(why(member(3, true)), "the active member r2 is not a port: name it, too");
+    assert_eq!(why(Link { carrier: false, ..member(2, true) }), "the active member r2 has no carrier");
+    let differs = "the bond's MAC address or MTU differs from that of an active member";
     assert_eq!(why(Link { mtu: 1400, ..member(2, true) }), differs);
 }
 
@@ -204,20 +204,23 @@ fn ports_of_a_bond_are_in_the_order_of_its_members() {
 fn what_is_not_known_of_a_bond_leaves_it() {
     let backup = bond(1, Some(1));
     let not_plain = Bond { mode: 1, active: Some(1), xmit_hash: 0, plain: false };
-    let said = "which has an ARP monitor, an XDP program, or properties that are not known";
+    let said = "the bond has an ARP monitor, an XDP program, or unknown properties";
     for other in [None, Some(not_plain)] {
         assert_eq!(left(&[Link { bond: other, ..backup.clone() }, member(1, true)]).unwrap(), said);
     }
     for (mode, name) in [(0, "balance-rr"), (3, "broadcast"), (5, "balance-tlb"), (6, "balance-alb"), (7, "unknown")] {
         let why = left(&[bond(mode, Some(1)), member(1, true)]).unwrap();
-        assert_eq!(why, format!("whose mode {name} is not followed"));
+        assert_eq!(why, format!("mode {name} is not followed"));
     }
     let why = |bond: Link, member: Link| left(&[link(7, "br0", "bridge"), bond, member]).unwrap();
-    assert_eq!(why(Link { master: Some(7), ..backup.clone() }, member(1, true)), "which is a member itself");
-    assert_eq!(why(Link { up: false, ..backup.clone() }, member(1, true)), "which is down");
-    assert_eq!(why(bond(1, Some(2)), member(1, true)), "which sends by another member");
-    assert_eq!(why(bond(1, None), member(1, true)), "which sends by another member");
-    let no_active = "of which it is not an active member";
+    assert_eq!(
+        why(Link { master: Some(7), ..backup.clone() }, member(1, true)),
+        "the bond is itself a member of another interface"
+    );
+    assert_eq!(why(Link { up: false, ..backup.clone() }, member(1, true)), "the bond is down");
+    assert_eq!(why(bond(1, Some(2)), member(1, true)), "another member is active");
+    assert_eq!(why(bond(1, None), member(1, true)), "another member is active");
+    let no_active = "it is not an active member";
     for other in [
         member(1, false),
         Link { member: None, ..member(1, true) },
@@ -232,12 +235,12 @@ fn what_is_not_known_of_a_bond_leaves_it() {
         ..member(index, true)
     };
     let unknown = Link { member: None, ..member(2, false) };
-    let said = "a member of which has a queue_id, or properties that are not known";
+    let said = "a member has a queue_id or unknown properties";
     assert_eq!(why(backup.clone(), chosen(1, true)), said);
     for other in [chosen(2, false), unknown] {
         assert_eq!(left(&[backup.clone(), member(1, true), other]).unwrap(), said);
     }
-    let another = "whose MAC address or MTU differs from that of an active member";
+    let another = "the bond's MAC address or MTU differs from that of an active member";
     assert_eq!(why(backup.clone(), Link { mac: Some([2; 6]), ..member(1, true) }), another);
     assert_eq!(why(backup.clone(), Link { mtu: 1400, ..member(1, true) }), another);
     assert_eq!(why(Link { mac: None, ..backup.clone() }, Link { mac: None, ..member(1, true) }), another);
@@ -246,10 +249,10 @@ fn what_is_not_known_of_a_bond_leaves_it() {
     assert_eq!(left(&[red, Link { master: Some(7), ..backup.clone() }, member(1, true)]), None);
     let mut relations = of(&[backup, member(1, true)]);
     relations.set_ports([1, BOND].into());
-    assert_eq!(relations.left(1).unwrap(), "it belongs to bond interface bond0, which is a port itself");
+    assert_eq!(relations.left(1).unwrap(), "it is a member of bond interface bond0, but the bond is a port itself");
     relations.set_ports([1].into());
     relations.serve(&[2].into());
-    assert!(relations.left(1).unwrap().contains("beyond the limit"));
+    assert!(relations.left(1).unwrap().contains("too many interfaces"));
     relations.serve(&[1].into());
     assert_eq!(relations.left(1), None);
 }
@@ -259,13 +262,13 @@ fn a_team_is_forwarded_for_like_a_bond() {
     let of_mode = |mode, active| Link { kind: "team".into(), name: "team0".into(), ..bond(mode, active) };
     let left = |team: Link| of(&[team, member(1, true), member(2, true)]).left(1);
     assert_eq!(left(of_mode(1, Some(1))), None);
-    let why = |team: Link| left(team).unwrap().replace("it belongs to team interface team0, ", "");
-    assert_eq!(why(of_mode(1, Some(2))), "which sends by another member");
-    assert_eq!(why(of_mode(1, None)), "which sends by another member");
-    assert_eq!(why(of_mode(Bond::UNKNOWN, None)), "whose mode is not activebackup, or whose options are not known");
+    let why = |team: Link| left(team).unwrap().replace("it is a member of team interface team0, but ", "");
+    assert_eq!(why(of_mode(1, Some(2))), "another member is active");
+    assert_eq!(why(of_mode(1, None)), "another member is active");
+    assert_eq!(why(of_mode(Bond::UNKNOWN, None)), "the team's mode is not activebackup, or its options are unknown");
     assert!(why(Link { bond: None, ..of_mode(1, Some(1)) }).contains("properties that are not known"));
     let unknown = of(&[of_mode(1, Some(1)), member(1, true), Link { member: None, ..member(2, true) }]);
-    assert!(unknown.left(1).unwrap().contains("a member of which has a queue_id"));
+    assert!(unknown.left(1).unwrap().contains("a member has a queue_id"));
 }
 
 #[test]
@@ -322,14 +325,17 @@ fn members_of_a_bridge_have_its_packets() {
         let relations = of(&[bridge, member, link(7, "up0", "bridge")]);
         let why = relations.left(1).unwrap();
         assert_eq!(relations.bridge(1).unwrap().unwrap_err(), why);
-        why.replace("it belongs to bridge interface br0, ", "")
+        why.replace("it is a member of bridge interface br0, but ", "")
     };
     let not_plain = Bridge { plain: false, ..bridge().bridge.unwrap() };
     for other in [None, Some(not_plain)] {
-        assert!(why(Link { bridge: other, ..bridge() }, bridged(1)).starts_with("which learns no addresses"));
+        assert!(why(Link { bridge: other, ..bridge() }, bridged(1)).starts_with("the bridge learns no addresses"));
     }
-    assert_eq!(why(Link { master: Some(7), ..bridge() }, bridged(1)), "which is a member itself");
-    assert_eq!(why(Link { up: false, ..bridge() }, bridged(1)), "which is down");
+    assert_eq!(
+        why(Link { master: Some(7), ..bridge() }, bridged(1)),
+        "the bridge is itself a member of another interface"
+    );
+    assert_eq!(why(Link { up: false, ..bridge() }, bridged(1)), "the bridge is down");
     let no_mac = why(Link { mac: None, ..bridge() }, bridged(1));
     assert_eq!([no_mac, why(bridge(), Link { mtu: 1400, ..bridged(1) })].map(|why| why.contains("MTU")), [true; 2]);
     let state = |active, plain| Link {
@@ -337,15 +343,15 @@ fn members_of_a_bridge_have_its_packets() {
         ..bridged(1)
     };
     for other in [Link { member: None, ..bridged(1) }, Link { up: false, ..bridged(1) }, state(false, true)] {
-        assert_eq!(why(bridge(), other), "which does not forward on it");
+        assert_eq!(why(bridge(), other), "it is down, or not in state forwarding");
     }
-    assert!(why(bridge(), state(true, false)).starts_with("in which it is locked"));
+    assert!(why(bridge(), state(true, false)).starts_with("it is locked there"));
     let mut relations = of(&[bridge(), bridged(1)]);
     relations.set_ports([1, BRIDGE].into());
     assert!(relations.left(1).unwrap().contains("is a port itself"));
     relations.set_ports([1].into());
     relations.serve(&[2].into());
-    assert!(relations.left(1).unwrap().contains("beyond the limit"));
+    assert!(relations.left(1).unwrap().contains("too many interfaces"));
     relations.serve(&[1].into());
     assert_eq!(relations.left(1), None);
     relations.left_bridges = true;
@@ -412,7 +418,7 @@ fn a_member_has_the_packets_of_its_vlans() {
         assert_eq!(relations.joined(1), expected, "{of_bridge:?} {of_member:?}");
         let left = relations.left(1);
         assert_eq!(left.is_some(), expected.is_empty());
-        assert!(left.is_none_or(|why| why.contains("which filters VLANs")));
+        assert!(left.is_none_or(|why| why.contains("it is in none of the VLANs")));
         assert_eq!(relations.left_without_tags(1).is_some(), !expected.is_empty());
         // The VLAN interface is none of the port itself.
         let uppers: Vec<_> = relations.uppers(1).map(|(_, told)| told.is_ok()).collect();
@@ -574,7 +580,7 @@ fn interfaces_of_other_namespaces_are_judged_as_if_they_were_here() {
     // A tunnel with the same ends; its index is that of another interface here.
     let mut relations = elsewhere(vec![Link { name: "t".into(), ..tunnels::tunnel(5, 1, 1, None) }]);
     let why = relations.tunnels().next().unwrap().1.unwrap_err();
-    assert_eq!(why, "gre interface t of another network namespace may take its packets");
+    assert_eq!(why, "gre interface t of another network namespace may receive its packets instead");
     relations.note(&[Change::Elsewhere { links: vec![] }]);
     assert_eq!(relations.tunnels().next().unwrap().1.err(), None);
 }

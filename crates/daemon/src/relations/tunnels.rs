@@ -109,7 +109,7 @@ impl Relations {
         };
         let first = self.all().find(|link| link.kind == before && link.up);
         if let Some(first) = first.filter(|_| !before.is_empty()) {
-            return Err(format!("{} may take its packets", named(first)));
+            return Err(format!("{} may receive its packets instead", named(first)));
         }
         // The kernel prefers a tunnel that is bound to the interface of a received packet, and one with an address of
         // its own (ip_tunnel_lookup, ip6_tnl_lookup, ip6gre_tunnel_lookup), and any to one with headers from routes.
@@ -131,7 +131,7 @@ impl Relations {
     fn is_alone(&self, link: &Link, takes_too: impl Fn(&Tunnel) -> bool) -> Result<(), String> {
         let other = |of: &&Link| of.index != link.index && of.tunnel.as_ref().is_some_and(&takes_too);
         match self.all().find(other) {
-            Some(other) => Err(format!("{} may take its packets", named(other))),
+            Some(other) => Err(format!("{} may receive its packets instead", named(other))),
             None => Ok(()),
         }
     }

@@ -35,7 +35,7 @@ pub fn to_do(has: CapabilitySet, filtered: bool, broker: bool, paths: Option<&Pa
         all.push(those.into());
     }
     if writes("/run/bywash") {
-        all.push("leave a journal with settings of interfaces that the next start puts back".into());
+        all.push("leave a journal with settings of interfaces that the next start restores".into());
     }
     if broker && filtered {
         all.push("connect to the sockets in the directories of its own ones".into());

@@ -61,13 +61,13 @@ pub fn enter(config: &Config, journal: &Path) -> bool {
     let mut entered = Entered { counters: config.workers.counters, ..Entered::default() };
     let mut reasons = vec![];
     if config.sandbox == Sandbox::Off {
-        reasons.push("asked for".into());
+        reasons.push("turned off, as configured".into());
     } else if config.ports.iter().any(|port| port.kind == PortKind::Dpdk) {
-        reasons.push("DPDK's drivers need more privileges than it would leave".into());
-        tracing::warn!("no sandbox: {}", reasons[0]);
+        reasons.push("DPDK drivers need privileges that it takes away".into());
+        tracing::warn!("the sandbox is off: {}", reasons[0]);
     } else if config.ports.iter().filter_map(|port| port.npe.as_ref()).any(|npe| npe.engine == NpeEngine::Rtl) {
-        reasons.push("the simulated engine is a process that this one ends".into());
-        tracing::warn!("no sandbox: {}", reasons[0]);
+        reasons.push("the simulated engine is a child process, which Bywash must be able to kill".into());
+        tracing::warn!("the sandbox is off: {}", reasons[0]);
     } else {
         let files = config.files();
         let mut paths = Paths::of(&files, journal.parent().unwrap_or(journal));
@@ -89,13 +89,16 @@ pub fn enter(config: &Config, journal: &Path) -> bool {
         entered.any = dropped.is_ok() || restricted.is_ok() || filtered.is_ok();
         entered.paths = restricted.is_ok().then_some(paths);
         for (what, done) in [
-            ("BPF programs can be loaded, and local services be reached", broker.map(drop)),
-            ("privileges are not dropped", dropped),
-            ("files are not restricted", restricted),
-            ("system calls are not filtered", filtered),
+            (
+                "the broker could not be started, so BPF programs can be loaded and local services reached",
+                broker.map(drop),
+            ),
+            ("cannot drop privileges", dropped),
+            ("cannot restrict file access", restricted),
+            ("cannot filter system calls", filtered),
         ] {
             if let Err(why) = done {
-                tracing::warn!("the sandbox is not complete: {what}: {why:#}");
+                tracing::warn!("the sandbox is incomplete: {what}: {why:#}");
                 reasons.push(format!("{what}: {why:#}"));
             }
         }
@@ -121,7 +124,7 @@ pub fn without_broker() -> Option<String> {
     bywash_port::broker::ended().then(|| {
         format!(
             "the broker (pid {pid}) has ended: forwarding continues, but ports cannot be added, another process cannot \
-             take over, and changed settings of interfaces are not put back; restart bywash"
+             take over, and changed interface settings are not restored; restart bywash"
         )
     })
 }
@@ -139,8 +142,9 @@ pub fn explain(why: anyhow::Error, sandboxed: bool) -> anyhow::Error {
     };
     if sandboxed && why.chain().any(denied) {
         return why.context(
-            "in its sandbox bywash opens only the files that `bywash show sandbox` lists, and only as their mode \
-                      bits allow its user or root; others need a restart, or --no-sandbox",
+            "the sandbox may be the cause: it allows only the files that `bywash show sandbox` lists, and only if \
+             their mode bits allow access to its user or root; restart bywash to use others, or run it with \
+             --no-sandbox",
         );
     }
     why

@@ -306,7 +306,7 @@ impl<'f> View<'f> {
             _ => return Load::Either(packets("payload")),
         };
         let octets = (offset as usize).checked_add(len as usize).and_then(|end| header.get(offset as usize..end));
-        let Some(octets) = octets else { return Load::Either(packets("octets behind the header")) };
+        let Some(octets) = octets else { return Load::Either(packets("octets after the header")) };
         // The rest of the register's last word is cleared.
         let rest = len.next_multiple_of(4) - len;
         Load::Value([octets.to_vec(), known(&[0; 4][..rest as usize])].concat())

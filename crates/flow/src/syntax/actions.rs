@@ -163,7 +163,7 @@ fn one(name: Text<'_>, value: Option<Text<'_>>, names: PortNames<'_>, place: Pla
         },
         "pop_mpls" => match small(want()?, 16)? {
             ..0x600 | ethertype::ARP | 0x8035 | ethertype::VLAN | ethertype::QINQ => {
-                want()?.wrong("only IP is read behind labels, no ARP, VLAN tag or LLC: use 0x800, 0x86dd or 0x8847")
+                want()?.wrong("only IP is read after labels, no ARP, VLAN tag or LLC: use 0x800, 0x86dd or 0x8847")
             }
             dl_type => Ok(Action::PopMpls(dl_type)),
         },

@@ -187,7 +187,7 @@ impl Trip<'_, '_> {
     /// Decrements the TTL of the outer label. Returns `false` if it is 0 or 1, or if there are no labels.
     pub(super) fn dec_mpls_ttl(&mut self) -> bool {
         if !is_mpls(self.dl_type()) {
-            explain!(self, "dec_mpls_ttl: there is no label");
+            explain!(self, "dec_mpls_ttl: the packet has no label");
             return false;
         }
         self.unwildcard_field(Field::MplsTtl);

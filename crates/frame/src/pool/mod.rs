@@ -248,7 +248,7 @@ pub enum PoolError {
         kind: PoolKind,
     },
     /// No such CPU.
-    #[error("pool `{name}`: there is no CPU {cpu}")]
+    #[error("pool `{name}`: CPU {cpu} does not exist")]
     Cpu {
         /// Name of the pool.
         name: String,

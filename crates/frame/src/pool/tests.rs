@@ -348,7 +348,9 @@ pub(super) mod threads {
             assert!(make(&[PoolConfig { cache: 1, ..blocks("x", kind, 128, 64) }]).contains("has no cache"));
         }
         assert!(make(&[PoolConfig::stack("x", 8), PoolConfig::stack("x", 8)]).contains("two pools"));
-        assert!(make(&[PoolConfig { cpu: Some(9999), ..PoolConfig::stack("x", 8) }]).contains("there is no CPU 9999"));
+        assert!(
+            make(&[PoolConfig { cpu: Some(9999), ..PoolConfig::stack("x", 8) }]).contains("CPU 9999 does not exist")
+        );
         let alone = "need a packed arena to themselves";
         assert!(make(&[blocks("x", PoolKind::Typewriter, 64, 64)]).contains(alone));
         let packed = ArenaConfig { cells: 256, pages: Pages::Small, packed: true, ..Default::default() };

@@ -153,8 +153,8 @@ pub enum Error {
     },
     /// The journal could have been written by others, or was not written by Bywash.
     #[error(
-        "journal {path} is refused, and no setting restored: {reason}; if the journal is Bywash's own, correct this; \
-         otherwise delete it, and set the interfaces as they should be"
+        "journal {path} is not trusted, so no setting was restored: {reason}; if Bywash wrote the journal, fix this \
+         and try again; otherwise delete it and configure the interfaces yourself"
     )]
     JournalRefused {
         /// The file.
@@ -164,8 +164,8 @@ pub enum Error {
     },
     /// Others could have written journals in this directory.
     #[error(
-        "directory {path} is refused, and no setting restored: it {reason}, so that others could have written the \
-         journals in it; look at what they say, or delete them, then `{remedy}`"
+        "directory {path} is not trusted, so no setting was restored: it {reason}, so others could have written the \
+         journals in it; inspect or delete the journals, then run `{remedy}`"
     )]
     JournalDirectory {
         /// The directory.

@@ -75,8 +75,8 @@ impl UserProgram {
             ([(name, section), ..], Some(_)) if !section.starts_with("xdp") => {
                 format!("program `{name}` is of another type: expected `SEC(\"xdp.frags\")`")
             }
-            ([], Some(wanted)) => format!("it has no program or section `{wanted}`: it has {list}"),
-            ([], None) => format!("it has no XDP program: it has {list}"),
+            ([], Some(wanted)) => format!("it has no program or section `{wanted}`; its programs are {list}"),
+            ([], None) => format!("it has no XDP program, only {list}"),
             _ => format!("it has several such programs: name one of {list} by `program_section`"),
         };
         Err(self.refused(reason))

@@ -142,7 +142,10 @@ impl Control {
                 Ok(true) => drop(new.insert(key)),
                 Ok(false) => {}
                 Err(e) => {
-                    tracing::error!("no memory for routing table {} ({e}): the kernel has its packets", key.table)
+                    tracing::error!(
+                        "no memory for routing table {}: packets that rules send to it are left to the kernel: {e}",
+                        key.table
+                    )
                 }
             }
         }

@@ -633,7 +633,8 @@ impl Control {
             let unplaced = left_out + sink.set_stations(&stations);
             if unplaced > 0 && self.unplaced == 0 {
                 tracing::warn!(
-                    "there is no room for {unplaced} stations of bridges: the kernel forwards their packets"
+                    "{unplaced} FDB entries of bridges do not fit the XDP program's table: packets to these stations \
+                     are left to the kernel"
                 );
             }
             self.unplaced = unplaced;

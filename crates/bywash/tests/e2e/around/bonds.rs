@@ -149,8 +149,7 @@ fn a_bond_is_forwarded_by_its_active_member() {
     for level in ["user", "driver"] {
         let bywash = bonded.run(level);
         wait_for(&bywash, "r1", 1);
-        let left =
-            "r2: it belongs to bond interface bond0, of which it is not an active member: the kernel forwards for it";
+        let left = "r2: left to the kernel: it is a member of bond interface bond0, but it is not an active member";
         assert!(bywash.log().contains(left), "{}", bywash.log());
         assert_eq!(bywash.port("r1")["level"], level, "{}", bywash.show(&["ports"]));
         bonded.assert_carried_by(&bywash, "r1");
@@ -327,7 +326,7 @@ fn a_vlan_on_a_bond_goes_with_it() {
     bywash.stop();
     // Where XDP takes the frames, it does not see the tags.
     let bywash = bonded.run("user");
-    let left = "r1: vlan interface bond0.7 is above it: programs do not see the tags";
+    let left = "r1: left to the kernel: vlan interface bond0.7 is above it: programs do not see the tags";
     bywash.wait("the member to be left", |bywash| bywash.log().contains(left));
     bywash.stop();
 }
@@ -337,17 +336,17 @@ fn a_vlan_on_a_bond_goes_with_it() {
 fn other_bonds_are_left_to_the_kernel() {
     require!(require_lab(), kernel_has("bonding"));
     for (options, why) in [
-        ("mode balance-rr miimon 10", "whose mode balance-rr is not followed"),
+        ("mode balance-rr miimon 10", "mode balance-rr is not followed"),
         (
             "mode balance-xor miimon 10 xmit_hash_policy encap3+4",
-            "which has several active members, and an xmit_hash_policy that is not followed",
+            "several members are active, and their xmit_hash_policy is not followed",
         ),
-        ("mode active-backup arp_interval 100 arp_ip_target 10.0.2.2", "which has an ARP monitor, an XDP program"),
+        ("mode active-backup arp_interval 100 arp_ip_target 10.0.2.2", "the bond has an ARP monitor, an XDP program"),
     ] {
         // The host has no targets that answer for it.
         let bonded = Bonded::new(&options.replace("arp_ip_target 10.0.2.2", "arp_ip_target 10.0.2.1,10.0.2.2"));
         let bywash = bonded.run("user");
-        let left = format!("r1: it belongs to bond interface bond0, {why}");
+        let left = format!("r1: left to the kernel: it is a member of bond interface bond0, but {why}");
         bywash.wait("the members to be left", |bywash| bywash.log().contains(&left));
         let report = Ping::to(bonded.lab.b().v4).count(10).run(&bonded.lab.a().ns).unwrap();
         assert!(report.received > 0, "{options}: {}", report.text);
@@ -484,7 +483,7 @@ fn a_bond_with_a_member_that_is_not_a_port_is_left_to_the_kernel() {
     require!(require_lab(), kernel_has("bonding"));
     let bonded = Bonded::new("mode balance-xor miimon 10 xmit_hash_policy layer3+4");
     let bywash = Bywash::run(bonded.lab.r(), &["--level", "user", "r0", "r1"]);
-    let left = "r1: it belongs to bond interface bond0, whose active member r2 is not a port";
+    let left = "r1: left to the kernel: it is a member of bond interface bond0, but the active member r2 is not a port";
     bywash.wait("the member to be left", |bywash| bywash.log().contains(left));
     bonded.assert_connected();
     assert_eq!(bywash.counter("r1", "tx_packets"), 0);

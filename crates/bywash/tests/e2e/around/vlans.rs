@@ -224,7 +224,9 @@ fn vlans_whose_tags_are_hidden_are_left_to_the_kernel() {
     trunks.assert_connected();
     assert_eq!(bywash.counter("r0", "rx_packets"), 0);
     trunks.lab.r().ip_batch("link del r0.5\nlink del r0.6\nlink del r1.7\n").unwrap();
-    bywash.wait("the ports to be taken over again", |bywash| bywash.log().matches("taken over again").count() == 2);
+    bywash.wait("the ports to be taken over again", |bywash| {
+        bywash.log().matches("Bywash forwards its packets again").count() == 2
+    });
     bywash.wait("the ports to forward again", |bywash| {
         let before = bywash.counter("r0", "rx_packets");
         let report = Ping::to(trunks.lab.b().v4).count(5).run(&trunks.lab.a().ns).unwrap();
@@ -308,9 +310,9 @@ fn other_vlans_are_left_to_the_kernel() {
     let log = bywash.log();
     for said in [
         "r0.5: its packets are forwarded past the kernel",
-        "r0.8: it has flags other than reorder_hdr, QoS maps, or an XDP program: the kernel forwards",
-        "r0.10: it has flags other than reorder_hdr",
-        "r0.11: macvlan interface mv0 is above it: the kernel forwards for it",
+        "r0.8: left to the kernel: it has flags other than reorder_hdr, QoS maps, or an XDP program",
+        "r0.10: left to the kernel: it has flags other than reorder_hdr",
+        "r0.11: left to the kernel: macvlan interface mv0 is above it",
     ] {
         assert!(log.contains(said), "{said}: {log}");
     }
@@ -405,7 +407,7 @@ fn a_vlan_on_a_bridge_is_forwarded() {
     // Where XDP takes the frames, it does not see their tags.
     bywash.stop();
     let bywash = Bywash::run(r, &["--level", "user", "r0", "r1", "r2"]);
-    let left = "r1: vlan interface br0.9 is above it: programs do not see the tags";
+    let left = "r1: left to the kernel: vlan interface br0.9 is above it: programs do not see the tags";
     bywash.wait("the members to be left", |bywash| bywash.log().contains(left));
     assert!(reached(ip("10.1.9.2")));
     bywash.stop();

@@ -45,7 +45,7 @@ pub fn set_up(setup: &Setup<'_>) -> anyhow::Result<Parts> {
     for (number, group) in config.groups.iter().enumerate() {
         let id = |name: &str| {
             let at = config.ports.iter().position(|port| port.name == name);
-            at.map(|at| PortId(at as u16)).with_context(|| format!("group {}: there is no port `{name}`", number + 1))
+            at.map(|at| PortId(at as u16)).with_context(|| format!("group {}: unknown port `{name}`", number + 1))
         };
         let (input, output) = (id(&group.input)?, id(&group.output)?);
         let in_group = || format!("group {}", number + 1);

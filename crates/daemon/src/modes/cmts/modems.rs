@@ -136,18 +136,18 @@ impl Modems {
         let (mut all, known) = (vec![], &state.configured.modems);
         anyhow::ensure!(
             read.kinds == state.configured.kinds,
-            "group {number}: the flows of modems are read when bywash starts; restart it"
+            "group {number}: the flows of modems are read only at startup; restart bywash"
         );
         anyhow::ensure!(
             modems.len() == known.len(),
-            "group {number}: {} instead of {}: modems are read when bywash starts; restart it",
+            "group {number}: {} instead of {}: modems are read only at startup; restart bywash",
             count(modems.len(), "modem"),
             known.len()
         );
         for (at, (was, is)) in known.iter().zip(modems).enumerate() {
             let mac = MacAddr(is.mac);
             let same = ModemConfig { key: was.key, sequence: was.sequence, cpes: was.cpes.clone(), ..is.clone() };
-            anyhow::ensure!(same == *was, "group {number}: modem {mac} is read when bywash starts; restart it");
+            anyhow::ensure!(same == *was, "group {number}: modem {mac} is read only at startup; restart bywash");
             if is.sequence == was.sequence {
                 anyhow::ensure!(
                     is.key == was.key,

@@ -98,7 +98,7 @@ impl Headend {
     /// Returns the modems of the group with this number.
     fn modems(&self, group: usize) -> Result<&Modems, String> {
         let found = group.checked_sub(1).and_then(|at| self.groups.get(at));
-        let none = || format!("there is no group {group}: expected 1 to {}", self.groups.len());
+        let none = || format!("unknown group {group}: expected 1 to {}", self.groups.len());
         found.map(|group| &*group.modems).ok_or_else(none)
     }
 }

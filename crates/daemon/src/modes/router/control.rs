@@ -388,7 +388,7 @@ impl Routing {
         if self.paths.0.is_none() {
             match Paths::open() {
                 Ok(paths) => self.paths.0 = Some(paths),
-                Err(e) => return tracing::error!("the kernel forwards for tunnels: {e}"),
+                Err(e) => return tracing::error!("tunnels are left to the kernel: {e}"),
             }
         }
         let Some(paths) = &mut self.paths.0 else { return };

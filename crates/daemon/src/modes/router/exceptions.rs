@@ -141,7 +141,8 @@ impl Guard {
                 Ok(reading) => self.apply_reading(reading, control, shared),
                 Err(_) => {
                     tracing::warn!(
-                        "the kernel's policies are not known after {} s: the kernel forwards until they are",
+                        "the kernel's policies could not be read within {} s: all packets are left to the kernel until \
+                         they have been read",
                         FIRST.as_secs()
                     );
                     return;
@@ -159,7 +160,10 @@ impl Guard {
                 Err(TryRecvError::Empty) => break,
                 Err(TryRecvError::Disconnected) if self.failed => return,
                 Err(TryRecvError::Disconnected) => {
-                    tracing::error!("the kernel's policies can no longer be followed: the kernel forwards from now on");
+                    tracing::error!(
+                        "the kernel's policies can no longer be followed: all packets are left to the kernel until \
+                         Bywash is restarted"
+                    );
                     self.failed = true;
                     self.watcher.keeper().close();
                     return;
@@ -385,9 +389,9 @@ impl Guard {
             let Kept { effect, ignored, .. } = kept;
             if *ignored {
                 tracing::warn!(
-                    "{ports}: IGNORED, as configured ([kernel] {} = \"ignore\"): {}: {}; packets are forwarded past it",
-                    effect.kind.name(),
+                    "{ports}: {} is IGNORED, as configured ([kernel] {} = \"ignore\"): {}",
                     effect.object,
+                    effect.kind.name(),
                     effect.reason
                 );
             } else if self.flows.is_some() && divided(kept, verdict).iter().all(|(_, but_flows)| *but_flows) {
@@ -406,8 +410,8 @@ impl Guard {
         }
         for (ports, objects) in stateful {
             tracing::info!(
-                "{ports}: new connections, and fragments, pass the kernel's rules ({}); established flows are \
-                 forwarded past them if all their packets are accepted: see `bywash show firewall`",
+                "{ports}: new connections and fragments go through the kernel's rules ({}); established flows bypass \
+                 them if the rules accept all their packets: see `bywash show firewall`",
                 objects.join(", ")
             );
         }

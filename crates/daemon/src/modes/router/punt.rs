@@ -30,7 +30,7 @@ impl Punt {
         if let Err(e) = injector.inject(index, frame, marked) {
             if !std::mem::replace(&mut self.said, true) {
                 tracing::warn!(
-                    "a packet could not be handed back to the kernel: {e}; counted as punt-failed; logged once"
+                    "a packet could not be punted (handed to the kernel): {e}; counted as punt-failed; logged once"
                 );
             }
             self.count(from, copy);

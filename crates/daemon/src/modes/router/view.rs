@@ -124,7 +124,7 @@ impl View for Routes {
         let ports = self.ports();
         let known = || ports.iter().map(|port| port.name.as_str()).collect::<Vec<_>>().join(", ");
         let from = ports.iter().find(|view| view.name == port);
-        let from = from.ok_or_else(|| format!("no port `{port}`: there are {}", known()))?;
+        let from = from.ok_or_else(|| format!("no port `{port}`: the ports are {}", known()))?;
         if has_program(from.id) {
             // Interfaces above a port may have addresses of their own, and a bridge forwards frames to others.
             let above = self.above(&[]).iter().any(|(id, _)| *id == from.id);

@@ -94,7 +94,7 @@ impl View for Bridge {
             return Ok(self.traced(&packet));
         }
         let (port, frame) = packet::parse(text)?;
-        let of = names(port).ok_or_else(|| format!("no port `{port}`: there are {}", self.names().join(", ")))?;
+        let of = names(port).ok_or_else(|| format!("no port `{port}`: the ports are {}", self.names().join(", ")))?;
         let mut key = Default::default();
         let layout = extract(&frame, of.0, self.control().pipeline().vlan_limit, &mut key);
         layout.ok_or("the frame is shorter than an Ethernet header: the switch drops it (runt)")?;

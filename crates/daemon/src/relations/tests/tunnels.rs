@@ -38,7 +38,7 @@ fn tunnels_that_may_be_others_are_left() {
         any.tunnel.iter_mut().for_each(change);
         left_tunnels(&[first.clone(), second.clone(), any])
     };
-    let taken = Some("gre interface g8 may take its packets".to_owned());
+    let taken = Some("gre interface g8 may receive its packets instead".to_owned());
     let both = BTreeMap::from([(5, taken.clone()), (6, taken.clone()), (8, several)]);
     assert_eq!(with(&|any| any.link = 1), both, "bound to an interface");
     let one = BTreeMap::from([(5, taken.clone()), (6, None), (8, None)]);
@@ -49,10 +49,13 @@ fn tunnels_that_may_be_others_are_left() {
     let beside = |other: &Link| left_tunnels(&[chosen.clone(), other.clone()]);
     assert_eq!(beside(&second), [(6, None), (9, None)].into());
     assert_eq!(beside(&keyed), [(7, None), (9, None)].into());
-    assert_eq!(beside(&first), [(5, None), (9, Some("gre interface g5 may take its packets".into()))].into());
+    assert_eq!(
+        beside(&first),
+        [(5, None), (9, Some("gre interface g5 may receive its packets instead".into()))].into()
+    );
     let mut bound = first.clone();
     bound.tunnel.iter_mut().for_each(|tunnel| (tunnel.link, tunnel.keys) = (1, [Some(4); 2]));
-    assert_eq!(beside(&bound)[&9].as_deref(), Some("gre interface g5 may take its packets"));
+    assert_eq!(beside(&bound)[&9].as_deref(), Some("gre interface g5 may receive its packets instead"));
     let mut over6 = chosen.clone();
     let ends: [IpAddr; 2] = [Ipv6Addr::UNSPECIFIED, Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1)].map(IpAddr::from);
     over6.tunnel.iter_mut().for_each(|tunnel| (tunnel.local, tunnel.remote) = (ends[0], ends[1]));
@@ -65,7 +68,7 @@ fn tunnels_that_do_more_are_left() {
     let why = |link: Link| left_tunnels(&[link])[&5].clone().unwrap_or_default();
     assert_eq!(why(plain.clone()), "");
     assert_eq!(why(Link { up: false, ..plain.clone() }), "it is down");
-    assert!(why(Link { master: Some(9), ..plain.clone() }).contains("belongs to"));
+    assert!(why(Link { master: Some(9), ..plain.clone() }).contains("is a member of"));
     let special = plain.tunnel.map(|tunnel| Tunnel { plain: false, ..tunnel });
     assert!(why(Link { tunnel: special, ..plain.clone() }).contains("not followed"));
     let bound = plain.tunnel.map(|tunnel| Tunnel { link: 8, ..tunnel });
@@ -76,7 +79,10 @@ fn tunnels_that_do_more_are_left() {
     let ipip = plain.tunnel.map(|tunnel| Tunnel { encapsulation: Encapsulation::Ipip, ..tunnel });
     let ipip = Link { tunnel: ipip, ..plain.clone() };
     let left = |vti| left_tunnels(&[ipip.clone(), vti])[&5].clone();
-    assert_eq!(left(link(6, "ip_vti0", "vti")).as_deref(), Some("vti interface ip_vti0 may take its packets"));
+    assert_eq!(
+        left(link(6, "ip_vti0", "vti")).as_deref(),
+        Some("vti interface ip_vti0 may receive its packets instead")
+    );
     assert_eq!(left(Link { up: false, ..link(6, "ip_vti0", "vti") }), None);
     assert_eq!(left(link(6, "vti6", "vti6")), None);
     let tap = tap(5);
@@ -91,7 +97,7 @@ fn tunnels_that_do_more_are_left() {
     assert_eq!(left(&tap, erspan.clone()), None);
     let over6 = Link { tunnel: over6, ..tap };
     assert_eq!(left(&over6, link(6, "er0", "erspan")), None);
-    assert_eq!(left(&over6, erspan).as_deref(), Some("ip6erspan interface er0 may take its packets"));
+    assert_eq!(left(&over6, erspan).as_deref(), Some("ip6erspan interface er0 may receive its packets instead"));
     assert_eq!(left(&over6, plain.clone()), None, "of another kind, with the same ends");
     let vlan = Link { parent: Some(5), ..link(6, "v6", "vlan") };
     assert_eq!(left_tunnels(&[plain.clone(), vlan])[&5].as_deref(), Some("vlan interface v6 is above it"));
@@ -144,7 +150,7 @@ fn a_vxlan_has_the_packets_of_its_bridge() {
     let (joined, ageing) = through(&[bridge(), of_bridge]).unwrap().unwrap();
     assert_eq!((joined.index, ageing), (BRIDGE, Some(300)));
     let bond = Link { master: Some(BOND), ..plain.clone() };
-    assert!(why(&[link(BOND, "bond0", "bond"), bond]).contains("belongs to bond"));
+    assert!(why(&[link(BOND, "bond0", "bond"), bond]).contains("is a member of bond"));
     // The interface of a VLAN that has no tag on it; a port's membership needs learning.
     let [bridge, port, upper] = [bridge(), bridged(1), on_bridge(7)];
     let filters = bridge.bridge.map(|of| Bridge { filters: true, protocol: 0x8100, ..of });
@@ -184,7 +190,7 @@ fn an_external_tunnel_is_the_only_one_of_its_kind() {
     assert_eq!(left(&[external.clone(), made(1, false, nobody, None)]), None);
     for (remote, key) in [(IpAddr::from([192, 0, 2, 1]), None), (nobody, Some(1))] {
         let why = left(&[external.clone(), made(6, false, remote, key)]);
-        assert_eq!(why.as_deref(), Some("gre interface g6 may take its packets"));
+        assert_eq!(why.as_deref(), Some("gre interface g6 may receive its packets instead"));
     }
 }
 
@@ -204,7 +210,7 @@ fn an_external_vxlan_is_the_only_one_at_its_port() {
         relations.tunnels().map(|(_, through)| through.map(|through| through.index)).collect()
     };
     assert_eq!(of(&[external(5, 4789), external(6, 4790), vxlan(7, 1)]), [Ok(5), Ok(6), Ok(7)]);
-    let other = |name: &str| Err(format!("vxlan interface {name} may take its packets"));
+    let other = |name: &str| Err(format!("vxlan interface {name} may receive its packets instead"));
     assert_eq!(of(&[external(5, 4789), external(6, 4789)]), [other("v6"), other("v5")]);
     // A member of a bridge takes the VNIs of the bridge's VLANs.
     let member = Some(Member { active: true, plain: true, tunnels: true, ..Member::default() });

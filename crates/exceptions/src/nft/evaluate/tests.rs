@@ -147,7 +147,7 @@ fn what_differs_between_packets_matters_only_if_the_verdict_does() {
         (payload(1, 1, 1), "ip dscp"),
         (payload(1, 8, 1), "ip ttl"),
         (payload(2, 14, 2), "tcp window"),
-        (payload(2, 20, 4), "octets behind the header"),
+        (payload(2, 20, 4), "octets after the header"),
         (payload(0, 6, 6), "link-layer header"),
         (Expression::Reads { how: "fib".into(), register: None }, "fib"),
         (Expression::Ct { key: 14, direction: None, register: 0 }, "ct packets"),

@@ -138,7 +138,10 @@ impl Links {
     pub fn set_outers(&mut self, outers: BTreeSet<(u32, Outer)>) -> BTreeSet<u32> {
         let beyond = outers.len().saturating_sub(OUTERS);
         if beyond > 0 && self.outers.len() < OUTERS {
-            tracing::warn!("there is no room for {beyond} headers that routes give: the kernel forwards their packets");
+            tracing::warn!(
+                "{beyond} outer headers of routes with `encap` do not fit (at most {OUTERS}): packets to these routes are \
+                 left to the kernel"
+            );
         }
         self.outers = outers.into_iter().take(OUTERS).collect();
         self.stale_paths = true;

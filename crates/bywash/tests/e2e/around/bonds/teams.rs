@@ -46,7 +46,7 @@ fn teamed(mode: &str) -> Bonded {
 
 /// Fails unless the kernel forwards for all members.
 fn assert_left(bonded: &Bonded, bywash: &Bywash<'_>, why: &str) {
-    let left = format!("r1: it belongs to team interface team0, {why}");
+    let left = format!("r1: left to the kernel: it is a member of team interface team0, but {why}");
     bywash.wait("the members to be left", |bywash| bywash.log().contains(&left));
     let report = Ping::to(bonded.lab.b().v4).count(10).run(&bonded.lab.a().ns).unwrap();
     assert!(report.received > 0, "{}", report.text);
@@ -67,7 +67,7 @@ fn a_team_is_forwarded_by_its_active_port() {
     for level in ["user", "driver"] {
         let bywash = bonded.run(level);
         wait_for(&bywash, "r1", 1);
-        let left = "r2: it belongs to team interface team0, which sends by another member: the kernel forwards for it";
+        let left = "r2: left to the kernel: it is a member of team interface team0, but another member is active";
         assert!(bywash.log().contains(left), "{}", bywash.log());
         let port = bywash.port("r1");
         assert_eq!((&port["level"], &port["above"][0]["kind"]), (&level.into(), &"team".into()), "{port}");
@@ -135,7 +135,8 @@ fn ports_of_a_team_come_and_go() {
     bonded.assert_carried_by(&bywash, "r1");
     bonded.assert_connected();
     again("random");
-    let left = "r1: it belongs to team interface team0, whose mode is not activebackup";
+    let left =
+        "r1: left to the kernel: it is a member of team interface team0, but the team's mode is not activebackup";
     bywash.wait("the members to be left", |bywash| bywash.log().contains(left));
     let sent = || ["r1", "r2"].map(|member| bywash.counter(member, "tx_packets"));
     let before = sent();
