@@ -118,7 +118,7 @@ fn of_cmts(section: &Section, key: &Key, assigned: &str) -> String {
 #[test]
 fn a_program_of_the_users_is_found_in_its_file() {
     let (wrong, place) = problem(&format!("{PORT}program_section = \"discard\"\n"));
-    assert!(wrong.what.contains("no file that has it"), "{}", wrong.what);
+    assert!(wrong.what.contains("sets `program_section`, but not `program`"), "{}", wrong.what);
     assert_eq!(place, "\"discard\"");
     let (wrong, place) = problem(&format!("{PORT}program = \"/dev/null\"\n"));
     assert!(wrong.what.contains("/dev/null: ") && wrong.what.contains("expected an object file"), "{}", wrong.what);

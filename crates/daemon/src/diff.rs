@@ -294,11 +294,11 @@ mod tests {
         new.workers.count = Auto::Set(2);
         let refused = diff(&old, &new).unwrap_err();
         assert_eq!(refused.len(), 2, "{refused:?}");
-        assert!(refused[0].starts_with("pool.cell: \"auto\" -> 4096: all pools lie in the arena"), "{refused:?}");
+        assert!(refused[0].starts_with("pool.cell: \"auto\" -> 4096: it is a setting of the arena"), "{refused:?}");
         let mut new = old.clone();
         new.workers.counters = !old.workers.counters;
         let refused = diff(&old, &new).unwrap_err();
-        assert!(refused.len() == 1 && refused[0].contains(": workers open their counters when"), "{refused:?}");
+        assert!(refused.len() == 1 && refused[0].contains(": workers open their counters at"), "{refused:?}");
     }
 
     #[test]
@@ -345,7 +345,10 @@ mod tests {
         assert_eq!((changes(&old, &new), changes(&new, &old)), (vec![], vec![]));
         new.pools[0].reserve = 64;
         let refused = diff(&old, &new).unwrap_err();
-        assert!(refused.len() == 1 && refused[0].starts_with("pool.reserve: 0 -> 64: all pools"), "{refused:?}");
+        assert!(
+            refused.len() == 1 && refused[0].starts_with("pool.reserve: 0 -> 64: it is a setting of the arena"),
+            "{refused:?}"
+        );
         // Settings of a cable downstream's pools are named by their table.
         let (mut old, mut new) = (old.clone(), new.clone());
         (old.mode, new.mode, new.pools[0].reserve) = (Mode::Cmts, Mode::Cmts, 0);

@@ -47,7 +47,7 @@ fn mended(fault: &str, remedies: &[&str]) {
 }
 
 const AGAIN: &str = "; opened again";
-const COPY: &str = "from now on in copy mode";
+const COPY: &str = "now opened in copy mode";
 
 #[test]
 fn a_deaf_device_is_opened_again() {

@@ -231,7 +231,7 @@ fn a_reload_that_fails_changes_nothing() {
         // Errors of the file, of this machine, and settings that cannot change while the program runs.
         ("[[port]\n".to_owned(), "bywash.toml"),
         (config(&[("r0", ""), ("r1", ""), ("nosuch0", "")]), "nosuch0"),
-        (good.replace("[pool]", "[pool]\ncell = 4096"), "pool.cell: \"auto\" -> 4096: all pools lie in the arena"),
+        (good.replace("[pool]", "[pool]\ncell = 4096"), "pool.cell: \"auto\" -> 4096: it is a setting of the arena"),
         (
             good.replace("frames = 10240", "frames = 30000"),
             "the new pools need 30000 buffers, but only 20480 are spare",

@@ -173,7 +173,7 @@ fn a_vxlan_has_the_packets_of_its_bridge() {
     assert_eq!((Some(joined.index), joined.vlan), (MasterSpec::index_of_vlan(BRIDGE, 9), 9));
     let mut relations = of(&[super::bridge(), Link { member: Some(member(true, false)), ..port }]);
     relations.set_ports([1].into());
-    assert!(relations.left(1).unwrap().contains("in which it is locked, learns no addresses"));
+    assert!(relations.left(1).unwrap().contains("it is locked there, does not learn addresses"));
 }
 
 /// The kernel prefers other tunnels of the kind to one that takes headers from routes, except the one of its own.

@@ -162,7 +162,7 @@ mod tests {
     #[track_caller]
     fn assert_refused(path: &Path, why: &str) {
         let error = Journal::open(path).unwrap_err().to_string();
-        let whole = format!("journal {} is refused, and no setting restored: ", path.display());
+        let whole = format!("journal {} is not trusted, so no setting was restored: ", path.display());
         assert!(error.starts_with(&whole) && error.contains(why) && error.contains("delete it"), "{error}");
     }
 
@@ -181,7 +181,7 @@ mod tests {
             // It is the directory that is to be corrected, whether there is a journal or not.
             for path in [&path, &directory.path().join("none.json")] {
                 let error = Journal::open(path).unwrap_err().to_string();
-                let whole = format!("directory {place} is refused, and no setting restored: it {why}");
+                let whole = format!("directory {place} is not trusted, so no setting was restored: it {why}");
                 assert!(error.starts_with(&whole) && error.ends_with(&format!("`{remedy} {place}`")), "{error}");
             }
         };

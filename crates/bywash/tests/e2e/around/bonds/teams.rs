@@ -180,7 +180,7 @@ fn other_teams_are_left_to_the_kernel() {
     require!(require_lab(), kernel_has("team"));
     let bonded = teamed("roundrobin");
     let bywash = bonded.run("user");
-    assert_left(&bonded, &bywash, "whose mode is not activebackup, or whose options are not known");
+    assert_left(&bonded, &bywash, "the team's mode is not activebackup, or its options are unknown");
     assert_eq!(said(&bywash, "r"), 0);
     bywash.stop();
 }
