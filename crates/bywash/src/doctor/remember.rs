@@ -112,7 +112,7 @@ mod tests {
         fs::write(&files, crafted.to_string()).unwrap();
         let restored = SavedSettings::open_at(features.clone(), files.clone()).and_then(SavedSettings::restore);
         let why = format!("{:#}", restored.unwrap_err());
-        let named = [files.display().to_string(), "is refused".into(), victim.display().to_string()];
+        let named = [files.display().to_string(), "is not trusted".into(), victim.display().to_string()];
         assert!(named.iter().all(|part| why.contains(part)), "{why}");
         assert_eq!(fs::read_to_string(&victim).unwrap(), "as it was");
         assert_eq!(fs::read_to_string(&files).unwrap(), crafted.to_string(), "it is kept, to be looked at");

@@ -96,7 +96,10 @@ fn a_stateful_firewall_is_logged_once_and_not_as_a_warning() {
     let bywash = run(&lab, LEVELS[2]);
     let log = bywash.log();
     let lines: Vec<&str> = log.lines().filter(|line| line.contains("filter") || line.contains("masquerade")).collect();
-    assert!(lines.len() == 1 && lines[0].contains("INFO all ports: new connections, and fragments, pass the"), "{log}");
+    assert!(
+        lines.len() == 1 && lines[0].contains("INFO all ports: new connections and fragments go through the"),
+        "{log}"
+    );
     assert!(lines[0].contains("table inet filter chain forward policy drop, table inet filter"), "{log}");
     assert!(!log.contains("WARN"), "{log}");
     let placement = bywash.text(&["placement"]);

@@ -65,7 +65,7 @@ fn each_worker_has_the_pool_that_names_it() {
     assert_eq!(of("shared"), Some(json!(["shared", [0, 1], false])));
     file.write(&format!("{ports}{}", pools.replace("reserve = 8192", "reserve = 64")));
     let refused = reload(&running, &[]).stderr;
-    assert!(refused.contains("pool.reserve: 8192 -> 64: all pools lie in the arena"), "{refused}");
+    assert!(refused.contains("pool.reserve: 8192 -> 64: it is a setting of the arena"), "{refused}");
     running.stop();
 }
 

@@ -371,7 +371,7 @@ fn workers_move_to_other_cpus() {
         }
         file.write(&good.replace("count = 1\n", "count = 2\n"));
         let refused = reload(&running, &[]).stderr;
-        assert!(refused.contains("workers.count: 1 -> 2: queues, and rings between workers"), "{refused}");
+        assert!(refused.contains("workers.count: 1 -> 2: queues and rings are assigned to workers"), "{refused}");
     });
     println!(
         "workers move under {} packets/s: {} sent, {} lost, none for {:?}",
