@@ -265,7 +265,11 @@ fn what_is_wrong_with_a_program_is_said() {
         (line(&missing), "No such file or directory", true),
         (line(Path::new(SOURCE)), "expected an object file", true),
         (line(&linear), "expected `SEC(\"xdp.frags\")`", true),
-        (format!("{}program_section = \"nothing\"\n", line(&nine)), "it has `discard` (section `xdp.frags`)", true),
+        (
+            format!("{}program_section = \"nothing\"\n", line(&nine)),
+            "its programs are `discard` (section `xdp.frags`)",
+            true,
+        ),
         (line(&wild), "The verifier: ", false),
     ];
     for (lines, said, by_check) in cases {
