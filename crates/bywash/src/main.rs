@@ -32,7 +32,9 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     log::panic_hook();
-    match log::printing(|| dispatch(Cli::parse())) {
+    let done = log::printing(|| dispatch(Cli::parse()));
+    log::flush();
+    match done {
         Ok(Ok(())) => ExitCode::SUCCESS,
         Ok(Err(error)) => error::report(&error),
         Err(unprinted) => unprinted,
@@ -53,7 +55,8 @@ fn dispatch(cli: Cli) -> anyhow::Result<()> {
                 return Err(error::Usage(what).into());
             }
             let (file, take_over) = (args.config.is_some(), args.takeover);
-            bywash_daemon::run(Source { read: Box::new(move |awaited| configure(&args, awaited)), file }, take_over)
+            let source = Source { read: Box::new(move |awaited| configure(&args, awaited)), file };
+            bywash_daemon::run(source, take_over, log::write_from_thread)
         }
         Command::Reload(args) => show::reload(&args),
         Command::Show(args) => show::run(&args),

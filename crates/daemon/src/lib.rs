@@ -69,8 +69,9 @@ pub use sandbox::broker;
 pub use shared::Source;
 
 /// Forwards until a signal stops it or another process takes over, with the configuration that `source` returns now and
-/// at every reload. With `take_over`, takes over the ports of the instance that already runs, if there is one.
-pub fn run(source: Source, take_over: bool) -> anyhow::Result<()> {
+/// at every reload. With `take_over`, takes over the ports of the instance that already runs, if there is one. Calls
+/// `confined` once this process is in its sandbox, which threads inherit from their creator, and before there is any.
+pub fn run(source: Source, take_over: bool, confined: impl FnOnce()) -> anyhow::Result<()> {
     let config = (source.read)(vec![])?;
     crate::privileges::check()?;
     let stop = Arc::new(AtomicBool::new(false));
@@ -100,7 +101,8 @@ pub fn run(source: Source, take_over: bool) -> anyhow::Result<()> {
     let lock = journal::Lock::share(&path).map_err(|why| tracing::warn!("{why:#}")).ok();
     let mut journal = Journal::open(&path)?;
     let listening = (listener, at);
-    let result = forward((config, source), listening, &mut journal, (&stop, &reload, &upgrade), predecessor.as_mut());
+    let result =
+        forward((config, source), listening, &mut journal, (&stop, &reload, &upgrade), predecessor.as_mut(), confined);
     if matches!(result, Ok(End::TakenOver)) {
         tracing::info!("exiting: another process has taken over");
         return Ok(());
@@ -161,6 +163,7 @@ fn forward(
     journal: &mut Journal,
     (stop, reload, upgrade): (&AtomicBool, &AtomicBool, &AtomicBool),
     mut predecessor: Option<&mut Predecessor>,
+    confined: impl FnOnce(),
 ) -> anyhow::Result<End> {
     // The notifier's socket cannot be made in the sandbox.
     let mut notifier = Notifier::from_environment();
@@ -172,6 +175,7 @@ fn forward(
     // Enter the sandbox while there is only one thread: capabilities and seccomp filters are per thread, and a new
     // thread inherits them from its creator.
     let sandboxed = crate::sandbox::enter(&config, &journal::settings(&config.api.socket));
+    confined();
     if sandboxed && let Err(why) = (source.read)(vec![]) {
         tracing::warn!("in the sandbox the configuration cannot be read again, and `reload` will fail: {why}");
     }

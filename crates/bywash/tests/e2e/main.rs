@@ -41,6 +41,7 @@ mod kit;
 mod lifetimes;
 mod limits;
 mod load;
+mod log;
 mod macvlans;
 mod memif;
 mod metrics;
