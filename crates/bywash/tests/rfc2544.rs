@@ -286,6 +286,23 @@ fn six_pairs_through_the_kernel_and_through_bywash() {
 }
 
 #[test]
+fn what_the_router_refuses_is_its_loss() {
+    require!(require_lab());
+    let links = Links::new(1);
+    // A veth refuses frames that the other end cannot receive: here all, as they are longer than its MTU allows.
+    links.router.ip(&["link", "set", "r0", "mtu", "100"]).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let plan = links.plan().replace("sizes = [64]", "sizes = [512]").replace("bidirectional = true", "");
+    let config = write(directory.path(), &plan.replace("[\"throughput\", ", "[\"throughput\"] # "));
+    let mut ran = links.start(&[&config, "--json"]);
+    assert!(ran.wait(patience(PATIENCE)).unwrap().success(), "{}", ran.output());
+    let throughput = &json(&ran.output())["sizes"][0]["throughput"];
+    assert_eq!(throughput["pps"], 0.0, "{throughput}");
+    let trials = throughput["trials"].as_array().unwrap();
+    assert!(trials.iter().all(|trial| trial[1] == 100.0), "{throughput}");
+}
+
+#[test]
 fn what_is_wrong_with_a_file_is_said() {
     let directory = tempfile::tempdir().unwrap();
     let pair = "[[pair]]\nfrom = \"a\"\nto = \"b\"\n";

@@ -59,7 +59,7 @@ pub struct Sent {
     pub time: u64,
     /// Nanoseconds by which the schedule was moved because frames were late.
     pub behind: u64,
-    /// Frames that the device did not accept.
+    /// Frames that the interface did not accept.
     pub refused: u64,
 }
 
@@ -147,7 +147,7 @@ pub enum TrialError {
 pub enum Limit {
     /// Frames were sent late, or more slowly than requested.
     Generator,
-    /// The sending port lost frames.
+    /// The sending port lost frames, which were not offered to the device.
     Sender,
     /// The receiving port lost frames before they could be counted.
     Receiver,
@@ -162,9 +162,9 @@ pub struct LaneResult {
     pub to: Option<String>,
     /// Requested rate in frames per second.
     pub asked_pps: Option<f64>,
-    /// Rate sent in frames per second.
+    /// Rate offered to the device in frames per second, without frames that the sending port lost.
     pub sent_pps: f64,
-    /// Frames sent.
+    /// Frames sent, those included that the sending port lost.
     pub sent: u64,
     /// Time from the first to the last frame sent, in seconds.
     pub seconds: f64,
@@ -174,9 +174,10 @@ pub struct LaneResult {
     pub received_pps: f64,
     /// Frames not received, regardless of where they were lost.
     pub lost: u64,
-    /// Lost frames that the receiving port dropped or the sending port did not send.
+    /// Lost frames that the receiving port dropped or the sending port did not send, unless it passes frames to the
+    /// device itself ([`Bench::hands_over`]).
     pub lost_by_tester: u64,
-    /// Frames lost by the device, in percent of those sent.
+    /// Frames lost by the device, in percent of those offered to it.
     pub loss_percent: f64,
     /// Further copies of frames received before.
     pub duplicates: u64,
@@ -221,6 +222,8 @@ struct Place {
     port: Box<dyn Port>,
     source: Option<Box<dyn Source>>,
     plain: u64,
+    /// Set if frames that the port or its source refuses are the device's loss.
+    hands_over: bool,
 }
 
 /// The tester's ports, and the devices simulated by it.
@@ -244,8 +247,14 @@ impl Bench {
 
     /// Adds a port and returns its number.
     pub fn add(&mut self, name: &str, port: Box<dyn Port>) -> usize {
-        self.places.push(Place { name: name.into(), port, source: None, plain: 0 });
+        self.places.push(Place { name: name.into(), port, source: None, plain: 0, hands_over: false });
         self.places.len() - 1
+    }
+
+    /// Makes the frames that this port or its source refuses the device's loss: sending on it is receiving on the
+    /// device, as on a veth, which refuses the frames for which the other end has no room.
+    pub fn hands_over(&mut self, port: usize) {
+        self.places[port].hands_over = true;
     }
 
     /// Sets the source that sends in place of this port; `None` removes it.
@@ -401,7 +410,7 @@ impl Drop for Bench {
     }
 }
 
-/// Returns the frames lost by the tester: refused by the sending port, and lost by the receiving one.
+/// Returns the frames refused by the sending port, and those lost by the receiving one.
 fn losses(bench: &Bench, lane: &Lane) -> [u64; 2] {
     let refused = bench.places[lane.from].port.counters().tx_refused.get();
     let lost = lane.to.map_or(0, |to| {
@@ -411,6 +420,15 @@ fn losses(bench: &Bench, lane: &Lane) -> [u64; 2] {
     [refused, lost]
 }
 
+/// Returns the frames that the sending port lost since `before`, so that they were not offered to the device: none if it
+/// passes frames to the device itself.
+fn lost_unsent(bench: &Bench, lane: &Lane, before: [u64; 2], source: Option<Sent>) -> u64 {
+    if bench.places[lane.from].hands_over {
+        return 0;
+    }
+    losses(bench, lane)[0].saturating_sub(before[0]) + source.map_or(0, |sent| sent.refused)
+}
+
 /// Change of a lane's rate.
 #[derive(Clone, Copy)]
 struct Changed {
@@ -418,7 +436,7 @@ struct Changed {
     at: u64,
     /// Frames sent before.
     sent: u64,
-    /// Rate sent before, in frames per second.
+    /// Rate offered before, in frames per second.
     pps: f64,
 }
 
@@ -484,7 +502,8 @@ impl Run {
                     && sender.sent >= at
                 {
                     self.changes[i] = None;
-                    let before = per_second(sender.sent, sender.time());
+                    let lost = lost_unsent(bench, lane, self.losses[i], None);
+                    let before = per_second(sender.sent.saturating_sub(lost), sender.time());
                     self.changed[i] = Some(Changed { at: now, sent: sender.sent, pps: before });
                     sender.pacer.set_rate(now, Some(pps));
                 }
@@ -566,21 +585,22 @@ impl Run {
 
     fn results(&self, bench: &Bench, trial: &Trial<'_>, sent: &[Option<Sent>]) -> Vec<LaneResult> {
         let lane = |(i, lane): (usize, &Lane)| {
-            let (receiver, losses_after) = (&self.receivers[i], losses(bench, lane));
-            let [mut refused, lost_here] = [0, 1].map(|n| losses_after[n].saturating_sub(self.losses[i][n]));
-            refused += sent[i].map_or(0, |sent| sent.refused);
+            let receiver = &self.receivers[i];
+            let unsent = lost_unsent(bench, lane, self.losses[i], sent[i]);
+            let lost_here = losses(bench, lane)[1].saturating_sub(self.losses[i][1]);
             let (frames, time, behind) = match (&self.senders[i], sent[i]) {
                 (Some(sender), _) => (sender.sent, sender.time(), sender.pacer.behind()),
                 (None, Some(sent)) => (sent.frames, sent.time, sent.behind),
                 (None, None) => (0, 0, 0),
             };
-            let sent_pps = per_second(frames, time);
+            let offered = frames.saturating_sub(unsent);
+            let sent_pps = per_second(offered, time);
             let order = &receiver.order;
             let plain = lane.to.map_or(0, |to| bench.places[to].plain - self.plain[to]);
             // Frames without a stamp are only counted.
             let received = if lane.templates.is_replay() { plain } else { order.received };
             let lost = if lane.to.is_some() { frames.saturating_sub(received) } else { 0 };
-            let lost_by_tester = lost.min(refused + lost_here);
+            let lost_by_tester = lost.min(unsent + lost_here);
             let mut limits = vec![];
             // The rate of a few frames is not precise to a thousandth.
             let slow = lane.pps.is_some_and(|pps| frames > 1000 && sent_pps < pps * (1.0 - TOLERANCE));
@@ -588,7 +608,7 @@ impl Run {
                 limits.push(Limit::Generator);
             }
             limits.extend(
-                [(refused, Limit::Sender), (lost_here, Limit::Receiver)]
+                [(unsent, Limit::Sender), (lost_here, Limit::Receiver)]
                     .iter()
                     .filter_map(|(n, limit)| (*n > 0).then_some(*limit)),
             );
@@ -616,7 +636,7 @@ impl Run {
                 received_pps: per_second(order.received, arrived),
                 lost,
                 lost_by_tester,
-                loss_percent: if frames == 0 { 0.0 } else { (lost - lost_by_tester) as f64 * 100.0 / frames as f64 },
+                loss_percent: (lost - lost_by_tester) as f64 * 100.0 / offered.max(1) as f64,
                 duplicates: order.duplicates,
                 reordered: order.reordered,
                 displacement: order.displacement,

@@ -209,6 +209,69 @@ fn ports_that_go_down_and_frames_too_long_are_named() {
     all_back(&pools);
 }
 
+/// A port that takes every frame and loses every fourth, as an interface does whose queue is full.
+struct Lossy<P>(P, u64);
+
+impl<P: Port> Port for Lossy<P> {
+    by_port!(0: rx_burst, counters, housekeep, state, close);
+
+    fn tx_burst(&mut self, bufs: &mut Buffers, frames: &mut Batch) -> usize {
+        let n = frames.len();
+        frames.filter(|_, frame| {
+            self.1 += 1;
+            if self.1 % 4 != 0 {
+                return Some(frame);
+            }
+            self.0.counters().tx_refused.add(1);
+            bufs.free_one(frame);
+            None
+        });
+        let kept = frames.len();
+        // The wire has room for all of them.
+        assert_eq!(self.0.tx_burst(bufs, frames), kept);
+        n
+    }
+}
+
+#[test]
+fn what_a_port_refuses_is_not_offered_unless_the_device_refuses_it() {
+    let pools = pools();
+    for hands_over in [false, true] {
+        let mut bench = Bench::new(Buffers::attach(&pools, 0));
+        let (device, left, right) = Device::new(Planted::default(), 3);
+        bench.add("left", Box::new(Lossy(left, 0)));
+        bench.add("right", Box::new(right));
+        bench.add_device(device);
+        if hands_over {
+            bench.hands_over(0);
+        }
+        let changing = Lane { change: Some((4000, 20_000.0)), ..lane(20_000.0) };
+        let r = &run(&mut bench, vec![changing], Length::Frames(8000)).unwrap()[0];
+        assert_eq!((r.sent, r.received, r.lost), (8000, 6000, 2000), "{r:?}");
+        // All rates are at most the one requested, however busy the machine is.
+        let rates = [r.sent_pps, r.pps_before_change.unwrap()];
+        if hands_over {
+            assert_eq!(
+                (r.lost_by_tester, r.loss_percent, r.limits.contains(&Limit::Sender)),
+                (0, 25.0, false),
+                "{r:?}"
+            );
+        } else {
+            assert_eq!(
+                (r.lost_by_tester, r.loss_percent, r.limits.contains(&Limit::Sender)),
+                (2000, 0.0, true),
+                "{r:?}"
+            );
+            assert!(rates.iter().all(|rate| *rate < 15_100.0), "{r:?}");
+        }
+        // Three quarters of the frames are offered, or all of them.
+        let share = (r.sent_pps * r.seconds) / 8000.0;
+        assert!((share - if hands_over { 1.0 } else { 0.75 }).abs() < 0.01, "{r:?}");
+        drop(bench);
+        all_back(&pools);
+    }
+}
+
 /// A port whose link is down while the flag is set.
 struct Cut(NullPort, Arc<AtomicBool>);
 

@@ -18,6 +18,8 @@ const CELLS: [usize; 2] = [2048, 4096];
 const RESERVED: usize = 256;
 /// Time that a veth takes to accept frames after a program is attached to its peer.
 const SETTLE: Duration = Duration::from_millis(50);
+/// Kind of the interfaces that pass each frame to their other end at once, the device's.
+const VETH: &str = "veth";
 /// Timeout for neighbour resolution.
 const ANSWER: Duration = Duration::from_secs(3);
 
@@ -85,7 +87,10 @@ pub fn open(wanted: &[Wanted], longest: usize) -> anyhow::Result<Ports> {
             ports.held.0.push(program);
         }
         ports.zero_copy.push(port.details().contains(&("mode", "zero-copy".into())));
-        ports.bench.add(&want.name, Box::new(port));
+        let place = ports.bench.add(&want.name, Box::new(port));
+        if link.kind == VETH {
+            ports.bench.hands_over(place);
+        }
         ports.links.push(link);
     }
     ports.bench.settle(SETTLE);
