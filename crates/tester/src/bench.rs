@@ -16,13 +16,17 @@ use std::time::Duration;
 
 /// Interval in nanoseconds at which port states are checked and progress is reported.
 const CHECK: u64 = 20_000_000;
+/// Time in nanoseconds beyond that of the trial after which a sender that is late ends: longer than the kernel's generator
+/// makes up for.
+const GRACE: u64 = 100_000_000;
 /// Relative shortfall of the rate from which on the generator counts as the limit.
 const TOLERANCE: f64 = 0.001;
 
 /// Duration of a trial.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Length {
-    /// Sending time in nanoseconds. At a given rate, sends as many frames as fit that time.
+    /// Sending time in nanoseconds. At a given rate, sends as many frames as fit that time; a port that is late sends
+    /// for 0.1 s more, and not the rest.
     Time(u64),
     /// Number of frames per lane.
     Frames(u64),
@@ -526,11 +530,14 @@ impl Run {
                 if outcome.is_ok() {
                     outcome = bench.up();
                 }
-                let unpaced = matches!(trial.length, Length::Time(time) if now - self.began >= time);
+                let over = |lane: &Lane| match trial.length {
+                    Length::Time(time) => now - self.began >= time + if lane.pps.is_some() { GRACE } else { 0 },
+                    Length::Frames(_) => false,
+                };
                 let stop = trial.stop.load(Ordering::Relaxed) || outcome.is_err();
                 sources_done = !sources_run(stop);
                 for (sender, lane) in self.senders.iter_mut().zip(&trial.lanes) {
-                    if let Some(sender) = sender.as_mut().filter(|_| stop || (unpaced && lane.pps.is_none())) {
+                    if let Some(sender) = sender.as_mut().filter(|_| stop || over(lane)) {
                         sender.stop(&mut bench.bufs);
                     }
                 }

@@ -55,7 +55,7 @@ fn a_wire_loses_nothing_and_the_rate_is_exact() {
     // The last frame comes late if another process uses the CPU just then: one trial of several must go undisturbed.
     let mut rates = vec![];
     for _ in 0..20 {
-        let result = &run(&mut bench, vec![lane(100_000.0)], Length::Time(500 * MS)).unwrap()[0];
+        let result = &run(&mut bench, vec![lane(100_000.0)], Length::Frames(50_000)).unwrap()[0];
         assert_eq!(
             (result.sent, result.received, result.lost, result.duplicates, result.reordered),
             (50_000, 50_000, 0, 0, 0)
@@ -114,7 +114,7 @@ fn both_ways_at_once_with_frames_of_all_sizes() {
     let templates = Arc::new(Stream { sizes: Sizes::imix(), flows: 7, ..Stream::default() }.templates().unwrap());
     let there = Lane { templates, ..lane(30_000.0) };
     let back = Lane { from: 1, to: Some(0), ..there.clone() };
-    for r in run(&mut bench, vec![there, back], Length::Time(200 * MS)).unwrap() {
+    for r in run(&mut bench, vec![there, back], Length::Frames(6000)).unwrap() {
         assert_eq!((r.sent, r.received, r.misdirected, r.plain), (6000, 6000, 0, 0), "{r:?}");
     }
     drop(bench);
@@ -129,7 +129,7 @@ fn the_silence_at_the_end_is_measured() {
         let stop = AtomicBool::new(false);
         let results = bench(&pools, planted).run(&mut Trial {
             lanes: vec![lane(PPS)],
-            length: Length::Time(400 * MS),
+            length: Length::Frames(8000),
             drain: 10 * MS,
             catch_up: MS,
             event: Some((dead_at, &mut |devices, _| devices[0].fail_until(u64::MAX))),
@@ -171,6 +171,16 @@ fn the_generator_says_that_it_was_the_limit() {
     let mut bench = bench(&pools, Planted::default());
     let r = &run(&mut bench, vec![lane(1e9)], Length::Frames(300_000)).unwrap()[0];
     assert!(r.limits.contains(&Limit::Generator) && r.sent_pps < 9e8 && r.lost_by_device() == 0, "{r:?}");
+}
+
+#[test]
+fn a_rate_that_cannot_be_reached_does_not_take_longer() {
+    let pools = pools();
+    let mut bench = bench(&pools, Planted::default());
+    // No machine sends these frames within the time of the trial, or twice that.
+    let r = &run(&mut bench, vec![lane(1e9)], Length::Time(100 * MS)).unwrap()[0];
+    assert!(r.limits.contains(&Limit::Generator) && r.sent > 0 && r.sent < 100_000_000, "{r:?}");
+    assert_eq!((r.lost, r.received), (0, r.sent), "{r:?}");
 }
 
 #[test]

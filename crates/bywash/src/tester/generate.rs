@@ -13,16 +13,12 @@ use bywash_wire::ethernet::MacAddr;
 use serde::Serialize;
 use std::io::{IsTerminal, Write};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Maximum delay in nanoseconds that a sender which was kept from its CPU makes up for: 10 ms.
 const CATCH_UP: u64 = 10_000_000;
 /// Destination MAC address if neither receiver nor gateway is given: an address that no device has.
 const NOBODY: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
 const SECOND: u64 = 1_000_000_000;
-/// Time in nanoseconds beyond `--seconds` after which a sender that is late ends: longer than the kernel's generator
-/// makes up for.
-const GRACE: u64 = 100_000_000;
 
 #[derive(Serialize)]
 struct Figures<'a> {
@@ -103,25 +99,15 @@ pub fn run(args: &GenArgs) -> anyhow::Result<()> {
         // Ten years, that is, until Ctrl-C.
         (None, None) => Length::Time(10 * 365 * 86400 * SECOND),
     };
-    // A sender that is slower than the rate would otherwise send all frames of that time, however long it takes.
-    let end = match length {
-        Length::Time(time) => time + GRACE,
-        Length::Frames(_) => u64::MAX,
-    };
     let mut progress = Progress::new(wire_bits(sizes[0]));
-    // Not `stop`: a second signal ends the program at once.
-    let ended = AtomicBool::new(false);
     let results = opened.bench.run(&mut Trial {
         lanes,
         length,
         drain: args.drain * 1_000_000,
         catch_up: CATCH_UP,
         event: None,
-        stop: &ended,
-        progress: &mut |time, counts| {
-            progress.tell(time, counts);
-            ended.store(time >= end || stop.load(Ordering::Relaxed), Ordering::Relaxed);
-        },
+        stop: &stop,
+        progress: &mut |time, counts| progress.tell(time, counts),
     });
     progress.end();
     let results = results?;
