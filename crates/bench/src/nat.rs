@@ -213,10 +213,10 @@ fn bywash(lab: &Lab, args: &NatArgs, level: &str, netfilter: &str) -> anyhow::Re
     }
     // User space may be overrun by frames that come at once.
     wait_until_forwarded(lab, &running, args.flows, if level == "user" { 500 } else { 999 })?;
-    let before = forwarded(&running)?;
+    // Over the whole measurement, its warm-up included, as the frames that arrive.
+    let (passed_before, arrived_before) = (forwarded(&running)?, lab.arrived()?);
     let rate = lab.measure(Duration::from_secs(args.series.seconds))?;
-    let arrived = (rate.mpps * args.series.seconds as f64 * 1e6) as u64;
-    let passed = forwarded(&running)? - before;
+    let (passed, arrived) = (forwarded(&running)? - passed_before, lab.arrived()? - arrived_before);
     ensure!(passed * 100 > arrived * 99, "the kernel forwarded too: {passed} of {arrived} frames passed by it");
     running.stop()?;
     Ok(rate)
