@@ -4,6 +4,8 @@ import contextlib
 import os
 import statistics
 
+import spread
+
 PAGES = "/proc/sys/vm/nr_hugepages"
 # Huge pages for 131,072 buffers, with some reserve.
 WANTED_PAGES = 192
@@ -15,7 +17,8 @@ LARGE = ["forward", "--frames", "131072"]
 COLD = [*LARGE, "--pool", "ring", "--routes", "500000", "--flows", "65536"]
 TXQ = ["txq", "--rounds", "1", "--flows", "64"]
 
-# A technique gains if the rate without it is less than this share of the rate with it; rates vary by as much.
+# A technique gains if the rate without it is less than this share of the rate with it, as rates vary by as much, and less
+# than it in each round.
 GAIN = 0.95
 
 # For each technique: the measurement, with it and without it. Prefetching needs a separate program.
@@ -69,21 +72,24 @@ def table(bench, plain, rounds, seconds):
                     why = why or wrong
                     if figures:
                         samples[which].append(rate(figures))
-            if all(len(of) == rounds and statistics.median(of) > 0 for of in samples.values()):
-                rows.append((name, what, *(statistics.median(samples[which]) for which in ("with", "without"))))
+            if all(len(of) == rounds and min(of) > 0 for of in samples.values()):
+                rows.append((name, what, samples["with"], samples["without"]))
             else:
                 rows.append((name, what, None, why or "nothing moved"))
     return text(rows)
 
 
 def text(rows):
-    """Returns the table of rows (name, what, rate with, rate without), or (name, what, None, reason)."""
+    """Returns the table of rows (name, what, rates with, rates without), or (name, what, None, reason)."""
     lines, useless = ["| technique | measured by | with | without | without it |", "|---|---|---|---|---|"], []
     for name, what, on, off in rows:
         if on is None:
             lines.append(f"| {name} | {what} | | | not measured: {off} |")
-        elif off < GAIN * on:
-            lines.append(f"| {name} | {what} | {on:.2f} | {off:.2f} | {off / on:.2f} x |")
+            continue
+        median, low, high = spread.ratio(off, on)
+        ratio, rates = spread.text(median, low, high), [f"{statistics.median(of):.2f}" for of in (on, off)]
+        if median < GAIN and not spread.refused(low, high):
+            lines.append(f"| {name} | {what} | {rates[0]} | {rates[1]} | {ratio} |")
         else:
-            useless.append(f"- {name} ({what}): {off / on:.2f} x without it ({on:.2f}, {off:.2f})")
+            useless.append(f"- {name} ({what}): without it {ratio} ({', '.join(rates)})")
     return "\n".join(lines + (["", "No gain here:", "", *useless] if useless else []))

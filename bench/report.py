@@ -19,6 +19,7 @@ import json
 import os
 import platform
 import re
+import statistics
 import subprocess
 import time
 
@@ -133,11 +134,26 @@ def sides(script, run):
         median = {name: sorted(rates)[len(rates) // 2] for name, rates in run["mpps"].items()}
         best = lambda names: run["mpps"][max(names, key=median.get)]
         return best([name for name in median if name.startswith("bywash_")]), best([name for name in median if not name.startswith("bywash_")])
+    if script == "tcp":
+        # A round's rate is the geometric mean of the directions: they differ, but count alike.
+        by_round = lambda who: [statistics.geometric_mean(rates) for rates in zip(*(row["samples"][who] for row in run["rows"]))]
+        return by_round("bywash"), by_round("kernel")
+    if script == "nat":
+        return [one["driver"]["mpps"] for one in run["rounds"]], [one["kernel"]["mpps"] for one in run["rounds"]]
+    if script == "generator":
+        return [stamped for _, stamped in run["rounds"]], [bare for bare, _ in run["rounds"]]
     return [one["bywash"]["mpps"] for one in run["rounds"]], [one["peer"]["mpps"] for one in run["rounds"]]
 
 
 def ratio_of(script, run):
-    return spread.text(*spread.ratio(*sides(script, run)))
+    return spread.beside(*sides(script, run))
+
+
+def affine(run):
+    """Returns the ratios of pool tabm to sdb, by order and number of threads."""
+    of = {(row["order"], row["kind"], row["threads"]): row["rounds_mpps"] for row in run["rows"]}
+    ratio = lambda order, t: f"{t} thread{'s' * (t > 1)} {spread.beside(of[order, 'tabm', t], of[order, 'sdb', t])}"
+    return "; ".join(f"both {order}: " + ", ".join(ratio(order, t) for t in (1, 2)) for order in ("fifo", "lifo"))
 
 
 def instructions_of(one):
@@ -178,25 +194,19 @@ def summary(report):
     r.own("frames from one worker to another, in memory (pair)", "pair", lambda one: f"{one['mpps']:.1f} Mpps")
     r.own("pool between two threads, 131,072 buffers, 1,520 B touched", "pool --alternate --kinds ring,stack,tabm",
           lambda one: ", ".join(f"{row['kind']} {row['mpps']:.1f}" for row in one["rows"]) + " Mpps")
-
-    def tabm(one):
-        of = {(row["order"], row["kind"], row["threads"]): row["mpps"] for row in one["rows"]}
-        ratio = lambda order, t: f"{t} thread{'s' * (t > 1)} {of[order, 'tabm', t] / of[order, 'sdb', t]:.2f} x"
-        return "; ".join(f"both {order}: " + ", ".join(ratio(order, t) for t in (1, 2)) for order in ("fifo", "lifo"))
-    r.own("rate of pool tabm to that of sdb, 64 B, 4 KiB pages", "tabm --threads 1,2 --sizes 64", tabm)
+    r.own("rate of pool tabm to that of sdb, 64 B, 4 KiB pages", "tabm --threads 1,2 --sizes 64", affine)
     r.beside("mempool", "buffer policies in testpmd, 131,072 mbufs between two lcores, no cache", policies, "buffer policies in testpmd")
     veth = r.beside("veth", "veth, 64 B, one worker in user space", lambda one: f"{one['mpps']:.2f} Mpps; testpmd io {one['peer_mpps']:.2f}: "
                     f"{ratio_of('veth', one)}; kernel {one['kernel_mpps']:.2f}", "veth")
     r.beside("placement", "veth, 500,000 routes, 4,000 destinations, by level", placed)
     nat, why = r.peers("nat")
     for one in nat["runs"] if nat else []:
-        of = one["median_mpps"]
         r.row(f"veth, stateful firewall and masquerade, {one['flows']:,} UDP connections", "bench/peers/nat.sh",
-              f"{placed(one)}: driver {of['driver'] / of['kernel']:.2f} x the kernel", None)
+              f"{placed(one)}: driver to kernel {ratio_of('nat', one)}", None)
     if not nat:
         r.row("veth, stateful firewall and masquerade", "bench/peers/nat.sh", None, why)
     r.beside("tcp", "TCP over veth, default settings, to the kernel's rate",
-             lambda one: f"{spread.text(one['ratio'], one['ratio'] - one['error'], one['ratio'] + one['error'])}: "
+             lambda one: f"{ratio_of('tcp', one)}: "
              + "; ".join(f"{row['of']} {row['bywash_gbps']:.1f}, kernel {row['kernel_gbps']:.1f} Gbit/s" for row in one["rows"]))
     memif, why = r.peers("memif")
     theirs = {}
@@ -208,7 +218,7 @@ def summary(report):
         else:
             both = one["samples"], theirs[one["client"]]
             r.compare(f"memif, {pair}, {one['client']} client", *both)
-            figure += f"; to testpmd to testpmd {spread.text(*spread.ratio(*both))}"
+            figure += f"; to testpmd to testpmd {spread.beside(*both)}"
         r.row(f"memif, 64 B, {pair}, the {one['client']} the client", "bench/peers/memif.sh", figure, None)
     if not memif:
         r.row("memif, 64 B", "bench/peers/memif.sh", None, why)
@@ -216,7 +226,7 @@ def summary(report):
              f"{instructions_of(one['bywash'])}; OVS-DPDK {one['ovs-dpdk']['median_mpps']:.1f}: {ratio_of('switch', one)}", "flow switch in memory, devices differ")
     r.beside("cmts", "cable downstream, two cores, to the rate of its crypto library alone on one", lambda one: ratio_of("cmts", one), "cable downstream")
     r.own("generator: frames with sequence numbers and times, to bare frames", f"generator --seconds {r.args.seconds}",
-          lambda one: f"{one['stamped_mpps']:.2f}; bare {one['bare_mpps']:.2f} Mpps: {one['ratio']:.2f} x")
+          lambda one: f"{one['stamped_mpps']:.2f}; bare {one['bare_mpps']:.2f} Mpps: {ratio_of('generator', one)}")
     if veth:
         r.row("start to first forwarded packet, two veth, in user space", "bywash bench veth", f"{veth['start_ms']:.0f} ms", None)
         r.row("resident memory of `bywash run`, two veth", "bywash bench veth",
@@ -276,7 +286,7 @@ def main():
         parts[mark] = table(run, *more) if run else f"Not here: {why}."
         for one in run["rows"] if run and mark == "afxdp" else []:
             if one["mode"] == "rtc":
-                report.compare(f"{one['app']}, testpmd", *([turn[who]["mpps"] for turn in one["rounds"]] for who in ("bywash", "peer")))
+                report.compare(f"{one['app']}, testpmd", *tables.both(one))
     parts["ablation"] = ablation.table(report.bench, os.access(args.plain, os.X_OK) and args.plain, args.rounds, args.seconds)
     parts["curves"] = curves.table(report.bench, tables.draw, (args.rounds + 1) // 2, args.seconds)
     if report.ratios:

@@ -21,6 +21,11 @@ def text(median, low, high):
     return f"{median:.2f} x ({low:.2f} to {high:.2f})"
 
 
+def beside(ours, theirs):
+    """Returns the ratio of two lists of samples, one of each round, as text."""
+    return text(*ratio(ours, theirs))
+
+
 def noise(samples):
     """Returns the difference of the highest and the lowest sample, as a share of the median."""
     return (max(samples) - min(samples)) / statistics.median(samples)

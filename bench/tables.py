@@ -3,6 +3,7 @@
 import os
 
 import charts
+import spread
 
 # Rates in Mpps from the document that compares AF_XDP modes on 40 Gbit/s NICs: run to completion, poll().
 DOCUMENT = {"rxdrop": {"rtc": 39.3, "poll": 30.4}, "txpush": {"rtc": 68.0, "poll": 51.1}, "l2fwd": {"rtc": 22.4, "poll": 16.4}}
@@ -15,6 +16,11 @@ def draw(name, *args):
         file.write(charts.bars(*args))
 
 
+def both(row):
+    """Returns the rates of Bywash and of testpmd in each round."""
+    return [turn["bywash"]["mpps"] for turn in row["rounds"]], [turn["peer"]["mpps"] for turn in row["rounds"]]
+
+
 def modes(run, touched, by_socket):
     """`touched`, `by_socket`: runs with data that is read and written, and with sockets on both sides; None if there are none."""
     # A mode `poll` that never calls poll(2) is `rtc`.
@@ -23,7 +29,7 @@ def modes(run, touched, by_socket):
 
     def beside(other, row):
         found = [one for one in (other or {"rows": []})["rows"] if (one["app"], one["mode"]) == (row["app"], row["mode"])]
-        return "; ".join(f"{one['mpps']:.2f}, {one['peer_mpps']:.2f}: {one['peer_ratio']:.2f}" for one in found)
+        return "; ".join(f"{one['mpps']:.2f}, {one['peer_mpps']:.2f}: {spread.beside(*both(one))}" for one in found)
 
     lines = [f"{run['peer']}, {rows[0]['size']} B, medians of {len(rows[0]['rounds'])} rounds of {rows[0]['seconds']} s, Mpps.", "",
              "| | mode | bywash | testpmd | ratio | data touched: both, ratio | by sockets on both sides: both, ratio | cycles a packet | "
@@ -32,7 +38,7 @@ def modes(run, touched, by_socket):
         calls = ", ".join(f"{name} {n:.4f}" for name, n in row["system_calls_per_packet"].items() if n >= 0.00005)
         theirs = DOCUMENT[row["app"]].get(row["mode"])
         lines.append(f"| {row['app']} ({PEER[row['app']]}) | {row['mode']} | {row['mpps']:.2f} | {row['peer_mpps']:.2f} | "
-                     f"{row['peer_ratio']:.2f} | {beside(touched, row)} | {beside(by_socket, row)} | {row['cycles_per_packet']:.0f} | {row['kernel_percent']:.0f} % | {calls or 'none'} | {theirs or ''} |")
+                     f"{spread.beside(*both(row))} | {beside(touched, row)} | {beside(by_socket, row)} | {row['cycles_per_packet']:.0f} | {row['kernel_percent']:.0f} % | {calls or 'none'} | {theirs or ''} |")
     draw("afxdp", "AF_XDP on veth, 64 B", "Mpps", [f"{SHORT[row['app']]} {SHORT.get(row['mode'], row['mode'])}" for row in rows], "application and mode",
          [("Bywash", [row["mpps"] for row in rows]), ("testpmd", [row["peer_mpps"] for row in rows])])
     if same:

@@ -6,7 +6,7 @@
 # counters give the rates. rxdrop corresponds to testpmd's rxonly, txpush to txonly, and l2fwd to io, or with --touch to
 # macswap.
 #
-# Rates and ratios are medians of the rounds.
+# Rates are medians of the rounds, and ratios those of medians.
 set -euo pipefail
 
 usage() {
@@ -75,10 +75,13 @@ mkdir -p "$(dirname "$out")"
 # testpmd fails, since it gets no port, but prints its version first.
 version=$(timeout 10 dpdk-testpmd --no-huge --no-pci -v 2>&1 </dev/null || true)
 version=$(sed -n "s/.*RTE Version: '\(.*\)'.*/\1/p" <<<"$version" | head -n 1)
-OUT=$out MIN=$min_ratios TESTPMD=$version OPTIONS="${rest[*]}" python3 - "$scratch" "$apps" "$modes" <<'PYTHON'
+OUT=$out MIN=$min_ratios TESTPMD=$version OPTIONS="${rest[*]}" python3 - "$scratch" "$apps" "$modes" "$root/bench" <<'PYTHON'
 import json, os, platform, re, sys, time
 
 scratch, apps, modes = sys.argv[1], sys.argv[2].split(","), sys.argv[3].split(",")
+sys.path.insert(0, sys.argv[4])
+import spread, tables
+
 rows = [json.load(open(f"{scratch}/{app}.{mode}.json")) for app in apps for mode in modes]
 model = re.search(r"model name\s*: (.*)", open("/proc/cpuinfo").read())[1]
 result = {"cpu_model": model, "kernel": platform.release(), "date": time.strftime("%Y-%m-%d"), "load": os.getloadavg()[0],
@@ -87,13 +90,13 @@ json.dump(result, open(os.environ["OUT"], "w"), indent=1)
 first = rows[0]
 print(f"{model}, Linux {result['kernel']}, {result['peer']}, CPUs {first['cpus']}, {first['size']} B, "
       f"{len(first['rounds'])} rounds of {first['seconds']} s")
-print(f"{'app':8}{'mode':10}{'Mpps':>8}{'testpmd':>9}{'ratio':>7}{'cycles':>8}  system calls a packet")
+print(f"{'app':8}{'mode':10}{'Mpps':>8}{'testpmd':>9}{'cycles':>8}  ratio; system calls a packet")
 low = []
 bars = dict(bar.split("=") for bar in os.environ["MIN"].split(",") if bar)
 for row in rows:
     calls = ", ".join(f"{name} {n:.4f}" for name, n in row["system_calls_per_packet"].items() if n)
-    print(f"{row['app']:8}{row['mode']:10}{row['mpps']:8.3f}{row['peer_mpps']:9.3f}{row['peer_ratio']:7.2f}"
-          f"{row['cycles_per_packet']:8.0f}  {calls or 'none'}")
+    print(f"{row['app']:8}{row['mode']:10}{row['mpps']:8.3f}{row['peer_mpps']:9.3f}{row['cycles_per_packet']:8.0f}"
+          f"  {spread.beside(*tables.both(row))}; {calls or 'none'}")
     if row["peer_ratio"] < float(bars.get(row["app"], 0)):
         low.append(f"{row['app']} {row['mode']}: {row['peer_ratio']:.2f}, wanted {bars[row['app']]}")
 print(os.environ["OUT"])

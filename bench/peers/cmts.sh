@@ -86,7 +86,7 @@ library = median["library (dpdk-test-crypto-perf)"]
 ratio, ratio_headers = median["instance"] / library, median["instance, headers written only"] / library
 for name, of in rates.items():
     print(f"{name:34} {median[name]:7.2f} Gbit/s  ({min(of):.2f} to {max(of):.2f})")
-beside = lambda name: spread.text(*spread.ratio(rates[name], rates["library (dpdk-test-crypto-perf)"]))
+beside = lambda name: spread.beside(rates[name], rates["library (dpdk-test-crypto-perf)"])
 print(f"{beside('instance')}, headers written only {beside('instance, headers written only')}; {ours[0]['crypto']}, {ours[0]['cpus']}")
 stages = ours[0]["rows"][0]["stages"]
 for worker in ("upper", "lower"):

@@ -223,9 +223,8 @@ if alone:
           f"testpmd io + our stages + 6 = {bound['cycles']}: {'within' if bound['within'] else 'not within'}")
     for device, io in result["io"].items():
         both = ", ".join(f"{name} {io[name]['median_mpps']:.2f} Mpps, {io[name]['cycles_per_packet']} cycles" for name in ("bywash", "testpmd"))
-        print(f"io on net_{device}: {both}: {io['ratio']:.2f} x   " + " | ".join(" ".join(f"{m:.2f}" for m in io[name]["mpps"]) for name in ("bywash", "testpmd")))
-by_round = spread.ratio(result["bywash"]["mpps"], result[peer]["mpps"])
-print(f"ratio of medians {spread.text(*by_round)}   ({os.environ['OUT']})")
+        print(f"io on net_{device}: {both}: {spread.beside(io['bywash']['mpps'], io['testpmd']['mpps'])}   " + " | ".join(" ".join(f"{m:.2f}" for m in io[name]["mpps"]) for name in ("bywash", "testpmd")))
+print(f"ratio of medians {spread.beside(result['bywash']['mpps'], result[peer]['mpps'])}   ({os.environ['OUT']})")
 if os.environ["HOLD"] and unmet:
     sys.exit("not met: " + ", ".join(unmet))
 if ratio < float(os.environ["MIN"]):

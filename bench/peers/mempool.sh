@@ -114,16 +114,15 @@ median = {who: statistics.median(rates) for who, rates in samples.items()}
 theirs = {who: rate for who, rate in median.items() if not who.startswith("bywash_")}
 ours = {who: rate for who, rate in median.items() if who.startswith("bywash_")}
 print(f"cache {os.environ['CACHE']}, {os.environ['PAGES']} pages; median of {len(next(iter(samples.values())))}, Mpps")
-base = max(theirs.values(), default=None)
+base = max(theirs, key=theirs.get, default=None)
 for who, rate in sorted(median.items(), key=lambda one: -one[1]):
     low, high = min(samples[who]), max(samples[who])
-    ratio = f"{rate / base:6.2f} x DPDK's best" if base else ""
+    ratio = f"to DPDK's best {spread.beside(samples[who], samples[base])}" if base and who != base else ""
     print(f"  {who:14} {rate:7.3f}  ({low:.3f} to {high:.3f}) {ratio}")
 result = {"cache": int(os.environ["CACHE"]), "pages": os.environ["PAGES"], "mpps": samples}
 if theirs and ours:
-    result["ratio"] = round(max(ours.values()) / base, 3)
-    best = lambda of: samples[max(of, key=of.get)]
-    print(f"our best by DPDK's best: {spread.text(*spread.ratio(best(ours), best(theirs)))}")
+    result["ratio"] = round(max(ours.values()) / theirs[base], 3)
+    print(f"our best by DPDK's best: {spread.beside(samples[max(ours, key=ours.get)], samples[base])}")
 json.dump(result, open(os.environ["OUT"], "w"), indent=1)
 if result.get("ratio", 1e9) < float(os.environ["MIN"]):
     sys.exit(f"mempool.sh: {result['ratio']} is less than {os.environ['MIN']}")

@@ -56,8 +56,11 @@ for n in ${flows//,/ }; do
 done
 
 mkdir -p "$(dirname "$out")"
-OUT=$out python3 - "$scratch" <<'PYTHON'
+OUT=$out python3 - "$scratch" "$root/bench" <<'PYTHON'
 import json, os, platform, re, sys, time
+
+sys.path.insert(0, sys.argv[2])
+import spread
 
 runs = [json.loads(line) for line in open(sys.argv[1])]
 model = re.search(r"model name\s*: (.*)", open("/proc/cpuinfo").read())[1]
@@ -71,7 +74,9 @@ for run in runs:
     print(f"{run['flows']} connections")
     if run["no_flow_table"]:
         print(f"  no flowtable: {run['no_flow_table']}")
+    rates = lambda name: [one[name]["mpps"] for one in run["rounds"]]
     for name, mpps in sorted(median.items(), key=lambda one: -one[1]):
-        samples = " ".join(f"{one[name]['mpps']:.3f}" for one in run["rounds"])
-        print(f"  {name:10}{mpps:8.3f} Mpps {mpps / median['kernel']:6.2f} x kernel {mpps / median['redirect']:6.2f} of redirect   {samples}")
+        samples = " ".join(f"{one:.3f}" for one in rates(name))
+        others = "; ".join(f"to {other} {spread.beside(rates(name), rates(other))}" for other in ("kernel", "redirect") if name != other)
+        print(f"  {name:10}{mpps:8.3f} Mpps   {samples}   {others}")
 PYTHON

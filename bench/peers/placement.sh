@@ -44,8 +44,11 @@ fi
     --routes "$routes" --destinations "$destinations" "${peers[@]}" >"$scratch"
 
 mkdir -p "$(dirname "$out")"
-OUT=$out TESTPMD=$(dpdk-testpmd -v 2>&1 </dev/null | sed -n "s/.*RTE Version: '\(.*\)'.*/\1/p" | head -n 1) python3 - "$scratch" <<'PYTHON'
+OUT=$out TESTPMD=$(dpdk-testpmd -v 2>&1 </dev/null | sed -n "s/.*RTE Version: '\(.*\)'.*/\1/p" | head -n 1) python3 - "$scratch" "$root/bench" <<'PYTHON'
 import json, os, platform, re, sys, time
+
+sys.path.insert(0, sys.argv[2])
+import spread
 
 figures = json.load(open(sys.argv[1]))
 model = re.search(r"model name\s*: (.*)", open("/proc/cpuinfo").read())[1]
@@ -55,9 +58,10 @@ json.dump(result, open(os.environ["OUT"], "w"), indent=1)
 rounds = result["rounds"]
 print(f"{model}, Linux {result['kernel']}, CPUs {result['cpus']}, {result['size']} B, {result['destinations']} destinations, "
       f"{result['routes']} routes, {len(rounds)} rounds of {result['seconds']} s")
-print(f"{'':12}{'Mpps':>8}  driver has   samples")
+print(f"{'':12}{'Mpps':>8}   samples; driver to it")
+rates = lambda name: [one[name]["mpps"] for one in rounds]
 for name, median in sorted(result["median_mpps"].items(), key=lambda one: -one[1]):
-    samples = " ".join(f"{one[name]['mpps']:.3f}" for one in rounds)
-    ratio = f"{result['ratio'][name]:6.2f} x" if name in result["ratio"] else ""
-    print(f"{name:12}{median:8.3f}  {ratio:>10}   {samples}")
+    samples = " ".join(f"{one:.3f}" for one in rates(name))
+    ratio = f"; {spread.beside(rates('driver'), rates(name))}" if name != "driver" else ""
+    print(f"{name:12}{median:8.3f}   {samples}{ratio}")
 PYTHON

@@ -154,8 +154,7 @@ for name in ("bywash", "ovs-dpdk"):
     print(f"{name:10}{one['median_mpps']:9.2f}{one['cycles_per_packet']:9.1f}   " + " ".join(f"{mpps:.2f}" for mpps in one["mpps"]))
 if "instructions_per_packet" in result["bywash"]:
     print(f"bywash: {result['bywash']['instructions_per_packet']} instructions a packet")
-by_round = spread.ratio(result["bywash"]["mpps"], result["ovs-dpdk"]["mpps"])
-print(f"ratio of medians {spread.text(*by_round)}   ({os.environ['OUT']})")
+print(f"ratio of medians {spread.beside(result['bywash']['mpps'], result['ovs-dpdk']['mpps'])}   ({os.environ['OUT']})")
 if ratio < float(os.environ["MIN"]):
     sys.exit(f"below the wanted {os.environ['MIN']}")
 PYTHON

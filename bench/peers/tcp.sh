@@ -7,8 +7,9 @@
 # For IPv4 and IPv6 there is one connection in each direction. While it lasts, Bywash is started and stopped (by
 # SIGINT), and the bytes that arrive are counted with and without it, in changing order. With a new connection for each
 # sample, the results would vary more between connections than between the two; so they would without fixed CPUs: the
-# client has CPU 0, the server CPU 1. Segmentation and checksum offloads of
-# veth stay at the kernel's defaults. The ratio is the geometric mean of the rounds' ratios, with its standard error.
+# client has CPU 0, the server CPU 1. Segmentation and checksum offloads of veth stay at the kernel's defaults. Ratios
+# are geometric means of the rounds' ratios, with their standard errors; below them is that of the medians of all
+# directions together, with its range, as for every other comparison.
 set -euo pipefail
 
 usage() {
@@ -76,8 +77,9 @@ else
 fi
 
 mkdir -p "$(dirname "$out")"
-NS=$n OUT=$out SCRATCH=$scratch BYWASH_SOCKET=$scratch/socket PYTHONPATH=$here python3 -B - "$rounds" "$seconds" "$bywash" "$@" "${rest[@]}" <<'PYTHON'
+NS=$n OUT=$out SCRATCH=$scratch BYWASH_SOCKET=$scratch/socket PYTHONPATH=$here:$root/bench python3 -B - "$rounds" "$seconds" "$bywash" "$@" "${rest[@]}" <<'PYTHON'
 import contextlib, json, math, os, platform, re, statistics, subprocess, sys, time
+import spread
 from router import running
 
 rounds, seconds, bywash, options = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3], sys.argv[4:]
@@ -150,6 +152,8 @@ for of, by in samples.items():
     print(f"{of:12}{kernel:8.2f}{bywash:8.2f}{mean:8.3f} +- {error:.3f}")
 together, error = ratio(every)
 print(f"{'all':12}{'':16}{together:8.3f} +- {error:.3f}")
+by_round = lambda who: [statistics.geometric_mean(rates) for rates in zip(*(by[who] for by in samples.values()))]
+print(f"ratio of medians {spread.beside(by_round('bywash'), by_round('kernel'))}")
 json.dump({"cpu_model": model, "kernel": platform.release(), "date": time.strftime("%Y-%m-%d"), "load": os.getloadavg()[0],
            "ratio": together, "error": error, "rows": rows}, open(os.environ["OUT"], "w"), indent=1)
 PYTHON

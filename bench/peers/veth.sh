@@ -51,7 +51,7 @@ for name, median in (("kernel", "kernel_mpps"), ("bywash", "mpps"), ("peer", "pe
 print("bywash, cycles per packet: " + ", ".join(f"{name} {cycles:.0f}" for name, cycles in result["stages"]))
 ratio = result["peer_ratio"]
 rates = {who: [one[who]["mpps"] for one in result["rounds"]] for who in ("bywash", "peer", "kernel")}
-beside = lambda who: spread.text(*spread.ratio(rates["bywash"], rates[who]))
+beside = lambda who: spread.beside(rates["bywash"], rates[who])
 print(f"bywash to testpmd: {beside('peer')}; to the kernel: {beside('kernel')}   ({os.environ['OUT']})")
 if ratio < float(os.environ["MIN"]):
     sys.exit(f"below the wanted {os.environ['MIN']}")

@@ -138,6 +138,14 @@ fn the_book_has_every_page_once() {
 }
 
 #[test]
+fn the_page_of_benchmarks_gives_ratios_with_their_ranges() {
+    let mut python = Command::new("python3");
+    let tests = python.args(["-B", "-m", "unittest", "test_page"]).current_dir(root().join("bench"));
+    let done = tests.stdin(Stdio::null()).output().unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+}
+
+#[test]
 fn counters_are_explained() {
     let text = std::fs::read_to_string(root().join("docs/counters.md")).unwrap();
     let reasons = bywash_engine::DROP_REASONS.iter().map(|reason| reason.name());

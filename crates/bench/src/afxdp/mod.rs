@@ -161,7 +161,7 @@ struct Figures {
     reordered: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     peer_mpps: Option<f64>,
-    /// Ratio of Bywash's rate to the peer's: the median of the rounds' ratios.
+    /// Ratio of the medians of Bywash's rates and the peer's.
     #[serde(skip_serializing_if = "Option::is_none")]
     peer_ratio: Option<f64>,
     rounds: Vec<Round>,
@@ -201,8 +201,8 @@ pub fn run(args: &AfxdpArgs) -> anyhow::Result<()> {
     }
     let cpus = if args.tx_queues == 1 { bench.lab.cpus.to_vec() } else { bench.threads()? };
     let peer_mpps = super::median(rounds.iter().filter_map(|r| Some(r.peer?.mpps)));
-    let peer_ratio = super::median(rounds.iter().filter_map(|r| Some(r.bywash.mpps / r.peer?.mpps)));
     let mpps = super::median(rounds.iter().map(|r| r.bywash.mpps)).context("no round")?;
+    let peer_ratio = peer_mpps.map(|peer| mpps / peer);
     let middle = rounds.iter().find(|r| r.bywash.mpps == mpps).context("no round")?;
     let figures = Figures {
         app: args.app,
