@@ -209,10 +209,13 @@ impl Stream {
         let at = self.stamp_at();
         // Combine every flow with every size. If that needs too many frames, end after whole rounds of whichever there
         // are more of: those occur equally often, and the others nearly so.
-        let longer = self.flows.max(self.sizes.0.len());
+        let (flows, sizes) = (self.flows, self.sizes.0.len());
+        let longer = flows.max(sizes);
         let rounds = (MOST / longer).clamp(1, ROUNDS);
-        let count = lcm(self.flows, self.sizes.0.len()).min(rounds * longer);
-        let frame = |i: usize| self.template(i % self.flows, self.sizes.0[i % self.sizes.0.len()]);
+        let count = (flows * sizes).min(rounds * longer);
+        // After this many frames the combinations would repeat, so that flows and sizes are moved against each other.
+        let repeat = lcm(flows, sizes);
+        let frame = |i: usize| self.template(i % flows, self.sizes.0[(i + i / repeat) % sizes]);
         let frames = (0..count).map(frame).collect::<Result<Vec<Template>, _>>()?;
         let mean = frames.iter().map(|t| f64::from(t.len) + FCS_LEN as f64).sum::<f64>() / frames.len() as f64;
         Ok(Templates { frames, at, mean, replayed: vec![] })

@@ -86,7 +86,7 @@ fn flows_differ() {
     };
     assert_eq!(flows(&stream), (3000, 3000));
     let mixed = Stream { flows: 100, sizes: Sizes::imix(), ..stream.clone() };
-    assert_eq!(flows(&mixed), (300, 100));
+    assert_eq!(flows(&mixed), (1200, 100));
     let (all, distinct) = flows(&Stream { random: Some(1), ..stream });
     assert!(all == 3000 && distinct > 1800, "{distinct}");
 }
@@ -115,6 +115,23 @@ fn sizes_and_flows_occur_evenly() {
                 (extremes(all.iter().map(|t| t.len)), extremes(all.iter().map(|t| &t.head[26..38])));
             assert!(even(by_size) && even(by_flow), "{flows} flows, {count} sizes: {by_size:?} {by_flow:?}");
             assert!((templates.mean_size() - sizes.mean()).abs() < sizes.mean() / 16.0, "{}", templates.mean_size());
+        }
+    }
+}
+
+#[test]
+fn every_flow_has_every_size_in_the_same_share() {
+    // Numbers with and without common factors.
+    for flows in [1, 2, 4, 6, 7, 12, 1000] {
+        let stream = Stream { sizes: Sizes::imix(), flows, dst: "198.19.0.0/16".parse().unwrap(), ..Stream::default() };
+        let mut by_flow = std::collections::HashMap::new();
+        for template in stream.with_room().templates().unwrap().frames() {
+            by_flow.entry(template.head[26..38].to_vec()).or_insert_with(Vec::new).push(template.len);
+        }
+        assert_eq!(by_flow.len(), flows);
+        for lengths in by_flow.values() {
+            let share = |len| lengths.iter().filter(|l| **l == len).count();
+            assert_eq!((lengths.len(), share(60), share(590), share(1514)), (12, 7, 4, 1), "{flows} flows");
         }
     }
 }
