@@ -74,6 +74,24 @@ fn a_device_that_does_not_recover_is_not_taken_for_a_fast_one() {
     assert_eq!(reset(&[LaneResult { received: 0, ..gaps(0.0, 60.0) }]), (60.0, false));
 }
 
+#[test]
+fn without_a_rate_without_loss_nothing_is_tested_at_it() {
+    let tests = vec![Test::Throughput, Test::Latency, Test::Loss, Test::Recovery, Test::Reset];
+    let plan = Plan { sizes: vec![64], tests, ..Plan::default() };
+    let mut report = Report { plan, ..Report::default() };
+    let trial = |want: &Want| {
+        assert!(want.pps > 0.0 && want.length != Length::Frames(0), "{want:?}");
+        vec![LaneResult { loss_percent: 1.0, ..lane(want.pps, want.pps) }]
+    };
+    report.complete::<TrialError>(&mut Told(trial), &mut |_| {}, &mut |_| Ok(())).unwrap();
+    let size = &report.sizes[0];
+    assert_eq!(size.throughput.as_ref().map(|t| (t.pps, t.generator_was_the_limit)), Some((0.0, false)));
+    assert!(size.latency.is_none() && size.recovery.is_none() && size.reset.is_none(), "{size:?}");
+    assert_eq!(size.loss.as_ref().map(Vec::len), Some(10));
+    let page = html(&report);
+    assert!(page.contains("no rate without loss") && !page.contains("0.000"), "{page}");
+}
+
 /// Returns the rate that a generator reaches, given the rate asked for: three tenths in the first trials, then all.
 fn generator(mut slow_trials: usize) -> impl FnMut(f64) -> f64 {
     move |asked| {

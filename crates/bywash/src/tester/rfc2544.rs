@@ -442,6 +442,9 @@ fn table(report: &Report) -> anyhow::Result<()> {
             let (pps, bits) = (print::scaled(t.pps), print::scaled(t.bits));
             writeln!(out, "  throughput    {least}{pps}pps, {bits}bit/s on the wire, {:.2} %", t.percent)?;
             note(&mut out, t.generator_was_the_limit)?;
+            if s.always_loses() {
+                writeln!(out, "  note          no rate without loss: latency, recovery and reset are not tested")?;
+            }
         }
         for at in s.latency.iter().flatten() {
             let l = &at.latency;

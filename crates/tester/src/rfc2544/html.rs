@@ -85,6 +85,10 @@ fn table(page: &mut String, report: &Report) {
         "Throughput ≥: the generator could send no faster; the device may be able to do more.",
     );
     note(
+        any(SizeReport::always_loses),
+        "Throughput 0: there is no rate without loss; latency, recovery and reset are not tested.",
+    );
+    note(
         any(|s| s.back_to_back.as_ref().is_some_and(BackToBack::is_lower_bound)),
         "Back to back ≥: even the longest burst passed.",
     );

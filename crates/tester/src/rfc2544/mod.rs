@@ -135,9 +135,9 @@ pub struct SizeReport {
     pub size: usize,
     /// Highest rate available, in frames per second.
     pub highest_pps: f64,
-    /// Highest rate without loss.
+    /// Highest rate without loss; 0 if there is none.
     pub throughput: Option<Throughput>,
-    /// Latency by load.
+    /// Latency by load. `None`, like recovery and reset, also if there is no rate without loss.
     pub latency: Option<Vec<LatencyAt>>,
     /// Loss, from the highest rate down.
     pub loss: Option<Vec<LossAt>>,
@@ -247,7 +247,7 @@ impl Report {
                     return Ok(());
                 }
                 let done = &mut self.sizes[i];
-                if done.has(*test) {
+                if done.has(*test) || (done.always_loses() && test.follows_throughput()) {
                     continue;
                 }
                 let mut found = done.clone();
@@ -270,7 +270,19 @@ impl BackToBack {
     }
 }
 
+impl Test {
+    /// Returns whether the test's rates follow from the throughput.
+    fn follows_throughput(self) -> bool {
+        matches!(self, Self::Latency | Self::Recovery | Self::Reset)
+    }
+}
+
 impl SizeReport {
+    /// Returns whether the device loses frames at every rate, so that there is none for the tests that follow from it.
+    pub fn always_loses(&self) -> bool {
+        self.throughput.as_ref().is_some_and(|t| t.pps <= 0.0)
+    }
+
     fn has(&self, test: Test) -> bool {
         match test {
             Test::Throughput => self.throughput.is_some(),
