@@ -55,7 +55,8 @@ class Report:
     def bench(self, command, program=None):
         """Returns the figures of one benchmark, or the reason why there are none."""
         try:
-            done = subprocess.run([program or self.args.bywash, "bench", *command, "--json"], capture_output=True, text=True, timeout=600)
+            done = subprocess.run([program or self.args.bywash, "bench", *command, "--json"], capture_output=True, text=True,
+                                  timeout=600 * max(1, self.args.seconds))
         except subprocess.TimeoutExpired:
             return None, "it came to no end"
         return (json.loads(done.stdout), None) if done.returncode == 0 else (None, reason(done.stderr))
