@@ -97,8 +97,8 @@ class Modifier:
         self.name, self.stop, self.processes, self.asked, self.answered = name, threading.Event(), [], 0, 0
         self.failed = None
         if name == "broadcast":
-            # Frames to the router's broadcast address, 1 % of those of a port.
-            rate = max(1, round(pps / 100))
+            # Frames to the router's broadcast addresses, 1 % of those of all six ports.
+            rate = max(1, round(6 * pps / 100))
             loop = f"import socket,time\ns=socket.socket(socket.AF_INET,socket.SOCK_DGRAM)\n" \
                    f"s.setsockopt(socket.SOL_SOCKET,socket.SO_BROADCAST,1)\nt=time.monotonic()\ni=0\nwhile True:\n" \
                    f" due=int((time.monotonic()-t)*{rate})\n" \
