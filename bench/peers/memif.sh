@@ -108,9 +108,10 @@ measure() {
         # The socket file exists before the server listens, and testpmd's client tries only once.
         for _ in $(seq 100); do [ -S "$scratch/socket" ] && sleep 0.5 && break || sleep 0.1; done
     done
-    if [ "$sender$receiver" = testpmdtestpmd ]; then
+    # The receiver counts.
+    if [ "$receiver" = testpmd ]; then
         "$here/telemetry.py" --received "$prefix-receiver" "$seconds" 0 >"$scratch/counted" ||
-            die "no packet came: $(tail -n 12 "$scratch/receiver.log")"
+            die "$sender to $receiver, client $who: no packet came: $(tail -n 5 "$scratch/sender.log" "$scratch/receiver.log")"
     else
         wait "$counting" || die "$sender to $receiver, client $who: $(tail -n 5 "$scratch/sender.log" "$scratch/receiver.log")"
     fi
