@@ -58,7 +58,7 @@ trap leave EXIT
 trap 'exit 130' INT TERM
 case $pages in
 2m) reserve_pages 512 384 && memory="--in-memory -m 256" ;;
-4k) memory="--no-huge -m 256" ;;
+4k) memory="--no-huge -m 1024" ;;
 *) die "--pages is 2m or 4k" ;;
 esac
 mapfile -t cpus < <(python3 -c 'import os; print(*sorted(os.sched_getaffinity(0))[:2], sep="\n")')
@@ -97,8 +97,7 @@ measure() {
         role=$(role_of "$side" "$who")
         if [ "${!side}" = testpmd ]; then
             testpmd "$side" "$role"
-        elif [ "$side" = receiver ] || [ "$receiver" = testpmd ]; then
-            # The receiver counts.
+        elif [ "$side" = receiver ]; then
             ours "$side" "$role" "$seconds" >"$scratch/counted" 2>"$scratch/$side.log" &
             counting=$!
         else
