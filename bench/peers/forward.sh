@@ -1,8 +1,8 @@
 #!/bin/bash
 # Compares the full router path of one worker with a DPDK forwarder, in alternating rounds on one core.
 #
-# Both replay the same pcap from memory into two ports (64-byte frames on the wire, 1,024 flows), use the same routes,
-# and discard the frames sent. The peer is the binary given by --l3fwd (LPM), by default Debian's dpdk-testpmd
+# Both replay the same pcap from memory into two ports (64-byte frames on the wire and 1,024 flows, unless the arguments for
+# `bywash bench forward` say otherwise), use the same routes and pages, and discard the frames sent. The peer is the binary given by --l3fwd (LPM), by default Debian's dpdk-testpmd
 # (macswap), which does no lookup. This repository neither contains nor builds an l3fwd.
 #
 #   l3fwd before 23.11 refuses net_pcap ports because they cannot check IP checksums in hardware: use one built with
@@ -32,18 +32,17 @@ usage: bench/peers/forward.sh [options]
   --seconds N       length of one measurement               (3)
   --cpu N           the core that forwards                  (1)
   --pages 2m|4k     2m: 512 hugetlb pages are reserved while this runs, for both; 4k: none, and DPDK gets --no-huge (2m)
-  --traffic DIR     port0.pcap, port1.pcap, routes_v4.txt   (written by bywash)
   --instructions    count Bywash's instructions a packet as well (bench/instructions.py)
   --out FILE        the JSON result                         (out/bench/forward.json)
   --min-ratio X     fail when the ratio of medians is lower
   --hold            with --net-pcap: fail when the bound does not hold, or a ratio of io modes is less than 0.95
-  -- ARGS           further arguments for \`bywash bench forward\`
+  -- ARGS           further arguments for \`bywash bench forward\`: the peer's frames and routes are those they make
 USAGE
 }
 
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
-l3fwd='' net_pcap='' instructions='' bywash="$root/target/release/bywash" rounds=5 seconds=3 cpu=1 pages=2m traffic='' out="$root/out/bench/forward.json"
+l3fwd='' net_pcap='' instructions='' bywash="$root/target/release/bywash" rounds=5 seconds=3 cpu=1 pages=2m out="$root/out/bench/forward.json"
 min_ratio=0 hold=''
 # shellcheck source=bench/peers/options.sh
 . "$here/options.sh"
@@ -77,22 +76,21 @@ else
     memory=(--no-huge -m 1024)
 fi
 
-if [ -z "$traffic" ]; then
-    traffic=$scratch
-    "$bywash" bench forward --write-pcap "$traffic"
-fi
-for file in port0.pcap port1.pcap routes_v4.txt; do
-    [ -s "$traffic/$file" ] || die "no $traffic/$file"
+rest=(--pages "$pages" "${rest[@]}")
+"$bywash" bench forward "${rest[@]}" --write-pcap "$scratch"
+for file in port0.pcap port1.pcap; do
+    [ -s "$scratch/$file" ] || die "no frames for one of the ports: give more flows or routes"
 done
-[ -z "$net_pcap" ] || rest=(--net-pcap "$traffic" "${rest[@]}")
+ours=("${rest[@]}")
+[ -z "$net_pcap" ] || ours+=(--net-pcap "$scratch")
 # l3fwd requires a file of IPv6 routes if it gets one of IPv4 routes.
 echo 'R2001:db8::/32 0' >"$scratch/routes_v6.txt"
 
-ports=(--vdev "net_pcap0,rx_pcap=$traffic/port0.pcap,infinite_rx=1" --vdev "net_pcap1,rx_pcap=$traffic/port1.pcap,infinite_rx=1")
+ports=(--vdev "net_pcap0,rx_pcap=$scratch/port0.pcap,infinite_rx=1" --vdev "net_pcap1,rx_pcap=$scratch/port1.pcap,infinite_rx=1")
 eal=("${memory[@]}" --no-pci --file-prefix "$prefix" "${ports[@]}")
 if [ "$peer" = l3fwd ]; then
     command=("$l3fwd" -l "$cpu" "${eal[@]}" -- -p 3 -P --config "(0,0,$cpu),(1,0,$cpu)" --lookup lpm --parse-ptype
-        --rule_ipv4 "$traffic/routes_v4.txt" --rule_ipv6 "$scratch/routes_v6.txt")
+        --rule_ipv4 "$scratch/routes_v4.txt" --rule_ipv6 "$scratch/routes_v6.txt")
     if grep -q relax-rx-offload "$l3fwd"; then command+=(--relax-rx-offload); fi
 fi
 # testpmd's main lcore needs a core of its own; with --stats-period it reads no command line.
@@ -113,7 +111,7 @@ measure_io() {
     for device in ${devices[$name]}; do
         ours+=(--device "$device") theirs+=(--vdev "$device")
     done
-    taskset -c "$cpu" "$bywash" bench forward --app io --json --seconds "$seconds" --first "${first[$name]}" "${ours[@]}" >"$scratch/$name.$round.json"
+    taskset -c "$cpu" "$bywash" bench forward --app io --pages "$pages" --json --seconds "$seconds" --first "${first[$name]}" "${ours[@]}" >"$scratch/$name.$round.json"
     # Bursts of 32 frames, as sent at the start.
     local start=(start)
     [ "${first[$name]}" = 0 ] || start+=(tx_first $((first[$name] / 32)))
@@ -141,12 +139,12 @@ measure_peer() {
 }
 
 for round in $(seq "$rounds"); do
-    taskset -c "$cpu" "$bywash" bench forward --json --seconds "$seconds" "${rest[@]}" >"$scratch/bywash.$round.json"
-    taskset -c "$cpu" "$bywash" bench forward --app swap --json --seconds "$seconds" "${rest[@]}" >"$scratch/swap.$round.json"
+    taskset -c "$cpu" "$bywash" bench forward --json --seconds "$seconds" "${ours[@]}" >"$scratch/bywash.$round.json"
+    taskset -c "$cpu" "$bywash" bench forward --app swap --json --seconds "$seconds" "${ours[@]}" >"$scratch/swap.$round.json"
     measure_peer "${command[@]}" >"$scratch/peer.$round.json"
     if [ -n "$alone" ]; then
         measure_peer "${testpmd[@]}" --forward-mode=io >"$scratch/alone.$round.json"
-        taskset -c "$cpu" "$bywash" bench forward --json --seconds "$seconds" >"$scratch/memory.$round.json"
+        taskset -c "$cpu" "$bywash" bench forward --json --seconds "$seconds" "${rest[@]}" >"$scratch/memory.$round.json"
         measure_io null
         measure_io memif
     fi
@@ -159,8 +157,8 @@ if [ -n "$instructions" ]; then
         shift
         "$root/bench/instructions.py" "$@" >"$scratch/$name.instructions" || echo "forward.sh: not counted: $name" >&2
     }
-    count bywash bench "$bywash" bench forward "${rest[@]}"
-    count swap bench "$bywash" bench forward --app swap "${rest[@]}"
+    count bywash bench "$bywash" bench forward "${ours[@]}"
+    count swap bench "$bywash" bench forward --app swap "${ours[@]}"
 fi
 
 mkdir -p "$(dirname "$out")"

@@ -103,7 +103,7 @@ stop_peer() {
 
 prefix=bywash-switch-$$
 for round in $(seq "$rounds"); do
-    taskset -c "$cpu" "$bywash" bench switch --json --flows "$flows" "${emc[@]}" --seconds "$seconds" >"$scratch/bywash.$round.json"
+    taskset -c "$cpu" "$bywash" bench switch --json --pages "$pages" --flows "$flows" "${emc[@]}" --seconds "$seconds" >"$scratch/bywash.$round.json"
     start_peer
     if ! "$here/telemetry.py" "$prefix" "$seconds" 0 1 >"$scratch/peer.$round.json"; then
         tail -n 15 "$scratch/peer.log" >&2
@@ -115,7 +115,7 @@ for round in $(seq "$rounds"); do
 done
 
 if [ -n "$instructions" ]; then
-    "$root/bench/instructions.py" bench "$bywash" bench switch --flows "$flows" "${emc[@]}" >"$scratch/instructions" ||
+    "$root/bench/instructions.py" bench "$bywash" bench switch --pages "$pages" --flows "$flows" "${emc[@]}" >"$scratch/instructions" ||
         echo "switch.sh: instructions not counted" >&2
 fi
 
