@@ -57,6 +57,9 @@ pub const FOR_RATE: &[&str] = &["--xdp", "native"];
 pub const WARM_UP: Duration = Duration::from_millis(300);
 /// Longest time that a frame is in flight.
 const LAST: Duration = Duration::from_millis(10);
+/// Ruleset that drops what the kernel would forward. Forwarding stays on: with it off, a program's lookups in the
+/// kernel's routes (bpf_fib_lookup) find none.
+const NO_KERNEL: &str = "table inet peer { chain forward { type filter hook forward priority 0; policy drop; }; }";
 /// UDP checksum of an untagged IPv4 frame.
 const UDP_CHECKSUM: std::ops::Range<usize> = 40..42;
 /// Timeout for a forwarder to start forwarding.
@@ -383,8 +386,8 @@ impl Lab {
         first
     }
 
-    /// Measures a command that forwards between the interfaces, run in the router's namespace. The kernel's forwarding
-    /// is disabled meanwhile, so that it is not counted as the command's.
+    /// Measures a command that forwards between the interfaces, run in the router's namespace. What the kernel forwards
+    /// meanwhile is dropped, so that it is not counted as the command's.
     pub fn peer(&self, command: &str, time: Duration) -> anyhow::Result<Rate> {
         self.peer_by(command, || self.forwards(), || self.measure(time))
     }
@@ -398,7 +401,7 @@ impl Lab {
         measure: impl FnOnce() -> anyhow::Result<Rate>,
     ) -> anyhow::Result<Rate> {
         let r = self.topology.r();
-        r.sysctl("net/ipv4/ip_forward", "0")?;
+        r.nft(NO_KERNEL)?;
         let mut process = r.spawn(&["sh", "-c", &format!("exec {command}")])?;
         let until = Instant::now() + START;
         while !works()? {
@@ -408,7 +411,7 @@ impl Lab {
         }
         let rate = measure()?;
         process.terminate(Duration::from_secs(10))?;
-        r.sysctl("net/ipv4/ip_forward", "1")?;
+        r.nft("delete table inet peer")?;
         Ok(rate)
     }
 }

@@ -54,6 +54,21 @@ fn a_comparison_with_open_vswitch_leaves_the_host_as_it_was() {
     assert_eq!(left("bywash-ovs-"), left_before);
 }
 
+/// A peer may look up the kernel's routes, which needs forwarding to be on, but what the kernel forwards is not its own.
+#[test]
+fn what_the_kernel_forwards_is_not_counted_as_a_peers() {
+    require!(require_lab(), has_tool("nft"), has_tool("ethtool"));
+    // With GRO, the kernel receives what the generator sends.
+    let peer =
+        "none=sh -c 'cd /proc/sys/net; cat ipv4/ip_forward ipv6/conf/all/forwarding; ethtool -K r0 gro on; sleep 3'";
+    for family in ["4", "6"] {
+        let bench = ["bench", "placement", "--ours-only", "--rounds", "1", "--seconds", "1", "--family", family];
+        let out = Command::new(program()).args(bench).args(["--peer", peer]).output().unwrap();
+        let told = String::from_utf8_lossy(&out.stderr);
+        assert!(!out.status.success() && told.contains("forwards no frames; its output: 1 1"), "IPv{family}: {told}");
+    }
+}
+
 #[test]
 fn a_comparison_with_a_crypto_library_leaves_the_host_as_it_was() {
     require!(require_lab(), has_tool("dpdk-test-crypto-perf"), has_tool("python3"));
