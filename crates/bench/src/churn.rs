@@ -215,7 +215,7 @@ fn change(args: &ChurnArgs, changer: &mut Changer, flips: &[Changes; 2]) -> anyh
     let (started, mut made) = (Instant::now(), 0u64);
     let time = Duration::from_secs(args.seconds);
     let pieces = flips[0].pieces() as u64;
-    while started.elapsed() < time || made % u64::from(PREFIXES) != 0 {
+    while started.elapsed() < time {
         let due = started.elapsed().as_secs_f64() * args.rate as f64;
         if args.rate > 0 && made as f64 > due {
             std::thread::sleep(Duration::from_micros(300));
@@ -319,21 +319,34 @@ fn stale(flips: &[Flip], arrivals: &[Arrivals; 2]) -> u64 {
     late.sum()
 }
 
+/// Returns the host to which prefix `n` of 44/8 leads after so many changes, made in the order of the prefixes.
+fn target(n: u32, changes: u64) -> usize {
+    let of_each = changes / u64::from(PREFIXES);
+    1 + (of_each + u64::from(u64::from(n) < changes % u64::from(PREFIXES))) as usize % 2
+}
+
+/// Returns the number of a prefix of 44/8; `None` for other prefixes.
+fn flipping(prefix: &str) -> Option<u32> {
+    let (address, _) = prefix.split_once('/')?;
+    let [first, high, low, _] = address.parse::<Ipv4Addr>().ok()?.octets();
+    (first == 44).then_some(u32::from(high) << 8 | u32::from(low))
+}
+
 /// Waits until the last change is in effect.
 fn settle(bywash: &lab::Bywash, changes: u64, hosts: &[bywash_lab::Host]) -> anyhow::Result<()> {
-    let last = 1 + (changes / u64::from(PREFIXES)) as usize % 2;
-    let (via, started) = (IpAddr::from(hosts[last].v4), Instant::now());
+    let started = Instant::now();
     loop {
         let routes: Vec<Route> = client::ask(&bywash.socket)?;
-        let flipping = routes.iter().filter(|route| route.prefix.starts_with("44."));
-        let (right, all) = flipping.fold((0, 0), |(right, all), route| {
+        let flipping = routes.iter().filter_map(|route| Some((flipping(&route.prefix)?, route)));
+        let (right, all) = flipping.fold((0, 0), |(right, all), (n, route)| {
+            let via = IpAddr::from(hosts[target(n, changes)].v4);
             (right + u32::from(route.next_hops.first().is_some_and(|hop| hop.via == Some(via))), all + 1)
         });
         if right == PREFIXES && all == PREFIXES {
             return Ok(());
         }
         if started.elapsed() > PATIENCE {
-            bail!("only {right} of {all} routes lead to {via} as the kernel's do: a bug");
+            bail!("only {right} of {all} routes lead where the kernel's do: a bug");
         }
         std::thread::sleep(Duration::from_millis(50));
     }
@@ -344,4 +357,19 @@ fn handled(bywash: &lab::Bywash) -> anyhow::Result<[u64; 3]> {
     let placement: Vec<Placement> = client::ask(&bywash.socket)?;
     let frames = &placement.first().context("there is no port")?.frames;
     Ok([frames.driver, frames.user, frames.kernel])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_changes_may_end_between_two_turns() {
+        let targets = |changes| [0, 99, 100, PREFIXES - 1].map(|n| target(n, changes));
+        assert_eq!(targets(0), [1, 1, 1, 1]);
+        assert_eq!(targets(100), [2, 2, 1, 1]);
+        assert_eq!(targets(u64::from(PREFIXES)), [2, 2, 2, 2]);
+        assert_eq!(targets(u64::from(PREFIXES) + 100), [1, 1, 2, 2]);
+        assert_eq!((flipping("44.1.2.0/24"), flipping("43.1.2.0/24"), flipping("fd00::/64")), (Some(258), None, None));
+    }
 }

@@ -1,6 +1,6 @@
 //! Benchmark of longest-prefix match alone: cycles per lookup, memory, and the time to build and update the table.
 
-use crate::args::{Family, SECONDS, routes};
+use crate::args::{Family, routes};
 use bywash_config::count;
 use bywash_fib::bench::{LookupFigures, Spread, Traffic, bench_lookup};
 use clap::{Args, ValueEnum};
@@ -29,9 +29,6 @@ pub struct LookupArgs {
     /// CPU to run on  [default: chosen by the scheduler]
     #[arg(long, value_name = "N")]
     pub cpu: Option<usize>,
-    /// Length of the measurement, in seconds
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(SECONDS))]
-    pub seconds: u64,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
