@@ -17,8 +17,8 @@ LARGE = ["forward", "--frames", "131072"]
 COLD = [*LARGE, "--pool", "ring", "--routes", "500000", "--flows", "65536"]
 TXQ = ["txq", "--rounds", "1", "--flows", "64"]
 
-# A technique gains if the rate without it is less than this share of the rate with it, as rates vary by as much, and less
-# than it in each round.
+# A technique gains if the rate without it is less than this share of the rate with it, as rates vary by as much, and
+# less than it in each round.
 GAIN = 0.95
 
 # For each technique: the measurement, with it and without it. Prefetching needs a separate program.

@@ -1,9 +1,10 @@
 #!/bin/bash
 # Compares the full router path of one worker with a DPDK forwarder, in alternating rounds on one core.
 #
-# Both replay the same pcap from memory into two ports (64-byte frames on the wire and 1,024 flows, unless the arguments for
-# `bywash bench forward` say otherwise), use the same routes and pages, and discard the frames sent. The peer is the binary given by --l3fwd (LPM), by default Debian's dpdk-testpmd
-# (macswap), which does no lookup. This repository neither contains nor builds an l3fwd.
+# Both replay the same pcap from memory into two ports (64-byte frames on the wire and 1,024 flows, unless the arguments
+# for `bywash bench forward` say otherwise), use the same routes and pages, and discard the frames sent. The peer is the
+# binary given by --l3fwd (LPM), by default Debian's dpdk-testpmd (macswap), which does no lookup. This repository
+# neither contains nor builds an l3fwd.
 #
 #   l3fwd before 23.11 refuses net_pcap ports because they cannot check IP checksums in hardware: use one built with
 #   `.offloads = 0` in its port_conf. Since 23.11 --relax-rx-offload, which this script passes, suffices. l3fwd verifies

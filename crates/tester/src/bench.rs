@@ -16,8 +16,7 @@ use std::time::Duration;
 
 /// Interval in nanoseconds at which port states are checked and progress is reported.
 const CHECK: u64 = 20_000_000;
-/// Time in nanoseconds beyond that of the trial after which a sender that is late ends: longer than the kernel's generator
-/// makes up for.
+/// Time in nanoseconds beyond that of the trial after which a port that is late ends to send. Sources end by themselves.
 const GRACE: u64 = 100_000_000;
 /// Relative shortfall of the rate from which on the generator counts as the limit.
 const TOLERANCE: f64 = 0.001;
@@ -424,8 +423,8 @@ fn losses(bench: &Bench, lane: &Lane) -> [u64; 2] {
     [refused, lost]
 }
 
-/// Returns the frames that the sending port lost since `before`, so that they were not offered to the device: none if it
-/// passes frames to the device itself.
+/// Returns the frames that the sending port lost since `before` without offering them to the device: none if it passes
+/// frames to the device itself.
 fn lost_unsent(bench: &Bench, lane: &Lane, before: [u64; 2], source: Option<Sent>) -> u64 {
     if bench.places[lane.from].hands_over {
         return 0;
