@@ -10,8 +10,9 @@ usage: bench/report.py [--bywash PATH] [--plain PATH] [--rounds N] [--seconds N]
   --page FILE   the page to fill                         (docs/benchmarks.md)
 
 Comparisons without a result of bench/peers/run are not measured; their rows give the reason. A ratio whose rounds lie on
-both sides of 1 is no ratio: its row gives their range, and the chart leaves it out. The first row is what the same program
-differs by from run to run.
+both sides of 1 is no ratio: its row gives their range, and the chart leaves it out. The first row is what the same
+program differs by from run to run. Rows and tables of earlier results have their own date, and their machine where it
+is another.
 """
 
 import argparse
@@ -51,6 +52,7 @@ def arguments():
 class Report:
     def __init__(self, args):
         self.args, self.rows, self.ratios = args, [], []
+        self.here = {"date": time.strftime("%Y-%m-%d"), "cpu_model": processor(), "kernel": platform.release()}
 
     def bench(self, command, program=None):
         """Returns the figures of one benchmark, or the reason why there are none."""
@@ -69,6 +71,16 @@ class Report:
             return None, reason(open(path + ".log").read())
         return None, "left out of this run"
 
+    def apart(self, script):
+        """Returns when and where a comparison was measured, as far as that differs from now and here, as text."""
+        path = os.path.join(self.args.out, script + ".json")
+        if not os.path.exists(path):
+            return ""
+        # Not all results have these: the file is as old as they are.
+        found = {"date": time.strftime("%Y-%m-%d", time.localtime(os.path.getmtime(path))), **json.load(open(path))}
+        words = {"date": "{}", "cpu_model": "{}", "kernel": "Linux {}"}
+        return ", ".join(words[name].format(found[name]) for name in words if name in found and found[name] != self.here[name])
+
     def text(self, one, figure, why):
         """Returns a row's figure, or the reason why there is none: a ratio may be undefined on a loaded machine."""
         try:
@@ -76,8 +88,10 @@ class Report:
         except (ArithmeticError, LookupError, TypeError) as wrong:
             return None, f"its figures are unusable: {type(wrong).__name__} {wrong}"
 
-    def row(self, what, command, figure, why):
-        self.rows.append(f"| {what} | {figure or f'not measured: {why}'} | `{command}` |")
+    def row(self, what, command, figure, why, script=None):
+        """Adds a row. `script` is the comparison whose result the figure is."""
+        apart = self.apart(script) if script and figure else ""
+        self.rows.append(f"| {what}{f' ({apart})' if apart else ''} | {figure or f'not measured: {why}'} | `{command}` |")
 
     def own(self, what, command, figure):
         print(f"== bywash bench {command}", flush=True)
@@ -87,7 +101,7 @@ class Report:
     def beside(self, script, what, figure, ratio=None):
         """Adds a row for a comparison. `ratio` is its name in the chart of ratios."""
         one, why = self.peers(script)
-        self.row(what, f"bench/peers/{script}.sh", *self.text(one, figure, why))
+        self.row(what, f"bench/peers/{script}.sh", *self.text(one, figure, why), script)
         if one and ratio:
             self.compare(ratio, *sides(script, one))
         return one
@@ -203,7 +217,7 @@ def summary(report):
     nat, why = r.peers("nat")
     for one in nat["runs"] if nat else []:
         r.row(f"veth, stateful firewall and masquerade, {one['flows']:,} UDP connections", "bench/peers/nat.sh",
-              f"{placed(one)}: driver to kernel {ratio_of('nat', one)}", None)
+              f"{placed(one)}: driver to kernel {ratio_of('nat', one)}", None, "nat")
     if not nat:
         r.row("veth, stateful firewall and masquerade", "bench/peers/nat.sh", None, why)
     r.beside("tcp", "TCP over veth, default settings, to the kernel's rate",
@@ -220,7 +234,7 @@ def summary(report):
             both = one["samples"], theirs[one["client"]]
             r.compare(f"memif, {pair}, {one['client']} client", *both)
             figure += f"; to testpmd to testpmd {spread.beside(*both)}"
-        r.row(f"memif, 64 B, {pair}, the {one['client']} the client", "bench/peers/memif.sh", figure, None)
+        r.row(f"memif, 64 B, {pair}, the {one['client']} the client", "bench/peers/memif.sh", figure, None, "memif")
     if not memif:
         r.row("memif, 64 B", "bench/peers/memif.sh", None, why)
     r.beside("switch", "flow switch, 512 flow rules, one core, in memory: devices differ", lambda one: f"{one['bywash']['median_mpps']:.1f} Mpps"
@@ -229,9 +243,9 @@ def summary(report):
     r.own("generator: frames with sequence numbers and times, to bare frames", f"generator --seconds {r.args.seconds}",
           lambda one: f"{one['stamped_mpps']:.2f}; bare {one['bare_mpps']:.2f} Mpps: {ratio_of('generator', one)}")
     if veth:
-        r.row("start to first forwarded packet, two veth, in user space", "bywash bench veth", f"{veth['start_ms']:.0f} ms", None)
+        r.row("start to first forwarded packet, two veth, in user space", "bywash bench veth", f"{veth['start_ms']:.0f} ms", None, "veth")
         r.row("resident memory of `bywash run`, two veth", "bywash bench veth",
-              f"{veth['resident_mib']:.0f} MiB, {veth['arena_mib']:.0f} of them the arena", None)
+              f"{veth['resident_mib']:.0f} MiB, {veth['arena_mib']:.0f} of them the arena", None, "veth")
 
 
 def said(command, pattern):
@@ -244,8 +258,11 @@ def said(command, pattern):
     return found and found[1]
 
 
-def head(program):
-    model = re.search(r"model name\s*: (.*)", open("/proc/cpuinfo").read())[1]
+def processor():
+    return re.search(r"model name\s*: (.*)", open("/proc/cpuinfo").read())[1]
+
+
+def head(program, here):
     versions = [
         said([program, "version"], r"(.+)"),
         said(["dpdk-testpmd", "--no-huge", "--no-pci", "-v"], r"RTE Version: '(.*)'"),
@@ -253,7 +270,7 @@ def head(program):
         said(["iperf3", "--version"], r"(iperf \S+)"),
     ]
     known = ", ".join(version for version in versions if version)
-    return (f"{time.strftime('%Y-%m-%d')}, {model}, {os.cpu_count()} CPUs, Linux {platform.release()}, {known}; "
+    return (f"{here['date']}, {here['cpu_model']}, {os.cpu_count()} CPUs, Linux {here['kernel']}, {known}; "
             f"load {os.getloadavg()[0]:.1f}.")
 
 
@@ -280,11 +297,12 @@ def main():
     os.makedirs(charts.IMG, exist_ok=True)
     report = Report(args)
     summary(report)
-    parts = {"report": "\n".join([head(args.bywash), "", "| what | figure | command |", "|---|---|---|", *report.rows])}
+    parts = {"report": "\n".join([head(args.bywash, report.here), "", "| what | figure | command |", "|---|---|---|", *report.rows])}
     for mark, table in (("afxdp", tables.modes), ("ports", tables.ports), ("rfc2544", tables.rfc2544)):
         run, why = report.peers(mark)
         more = [report.peers(f"afxdp-{way}")[0] for way in ("touch", "socket")] if mark == "afxdp" else []
-        parts[mark] = table(run, *more) if run else f"Not here: {why}."
+        apart = f"{report.apart(mark)}.\n\n" if report.apart(mark) else ""
+        parts[mark] = apart + table(run, *more) if run else f"Not here: {why}."
         for one in run["rows"] if run and mark == "afxdp" else []:
             if one["mode"] == "rtc":
                 report.compare(f"{one['app']}, testpmd", *tables.both(one))

@@ -1,5 +1,9 @@
 """Tests of the page's rows and tables, by results made up here."""
 
+import argparse
+import json
+import os
+import tempfile
 import unittest
 
 import ablation
@@ -58,6 +62,32 @@ class Ratios(unittest.TestCase):
         table, useless = ablation.text([("a", "b", OURS, AHEAD), ("c", "d", OURS, EVEN)]).split("No gain here:")
         self.assertIn("| a | b | 2.15 | 1.00 | 0.47 x (0.43 to 0.50) |", table)
         self.assertIn("- c (d): without it no ratio: its rounds say 0.95 to 1.05 x (2.15, 2.15)", useless)
+
+
+class Kept(unittest.TestCase):
+    def test_results_have_their_own_date_and_machine(self):
+        with tempfile.TemporaryDirectory() as out:
+            page = report.Report(argparse.Namespace(out=out))
+
+            def row(script, **facts):
+                path = os.path.join(out, script + ".json")
+                with open(path, "w") as file:
+                    json.dump(facts, file)
+                page.rows = []
+                page.beside(script, "what", lambda _: "figure")
+                return page.rows[0], path
+            plain = "| what | figure | `bench/peers/veth.sh` |"
+            self.assertEqual(row("veth", **page.here)[0], plain)
+            self.assertIn("| what (2001-02-03) | figure |", row("veth", **{**page.here, "date": "2001-02-03"})[0])
+            self.assertIn("| what (2001-02-03, A Z80, Linux 0.1) | figure |",
+                          row("veth", date="2001-02-03", cpu_model="A Z80", kernel="0.1")[0])
+            # A result without a date is as old as its file.
+            _, path = row("veth")
+            os.utime(path, (1e9, 1e9))
+            self.assertIn(page.apart("veth"), ("2001-09-08", "2001-09-09"))
+            page.rows = []
+            page.beside("tcp", "what", lambda _: "figure")
+            self.assertEqual(page.rows[0], "| what | not measured: left out of this run | `bench/peers/tcp.sh` |")
 
 
 if __name__ == "__main__":
