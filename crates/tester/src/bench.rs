@@ -16,7 +16,8 @@ use std::time::Duration;
 
 /// Interval in nanoseconds at which port states are checked and progress is reported.
 const CHECK: u64 = 20_000_000;
-/// Time in nanoseconds beyond that of the trial after which a port that is late ends to send. Sources end by themselves.
+/// Time in nanoseconds beyond that of the trial after which a port that is late stops sending. Sources end by
+/// themselves.
 const GRACE: u64 = 100_000_000;
 /// Relative shortfall of the rate from which on the generator counts as the limit.
 const TOLERANCE: f64 = 0.001;

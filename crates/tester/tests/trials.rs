@@ -229,7 +229,7 @@ impl<P: Port> Port for Lossy<P> {
         let n = frames.len();
         frames.filter(|_, frame| {
             self.1 += 1;
-            if self.1 % 4 != 0 {
+            if !self.1.is_multiple_of(4) {
                 return Some(frame);
             }
             self.0.counters().tx_refused.add(1);

@@ -54,7 +54,8 @@ fn a_comparison_with_open_vswitch_leaves_the_host_as_it_was() {
     assert_eq!(left("bywash-ovs-"), left_before);
 }
 
-/// A peer may look up the kernel's routes, which needs forwarding to be on, but what the kernel forwards is not its own.
+/// A peer may look up the kernel's routes, which needs forwarding to be on; but what the kernel forwards is not the
+/// peer's.
 #[test]
 fn what_the_kernel_forwards_is_not_counted_as_a_peers() {
     require!(require_lab(), has_tool("nft"), has_tool("ethtool"));
