@@ -47,7 +47,7 @@ fn is_broken_pipe(error: &std::io::Error) -> bool {
 }
 
 /// Formats an error and its causes in one line. Leaves out a cause that the text before it already contains.
-fn line(error: &anyhow::Error) -> String {
+pub fn line(error: &anyhow::Error) -> String {
     let mut line = String::new();
     for cause in error.chain().map(ToString::to_string) {
         if line.is_empty() {

@@ -67,7 +67,7 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<()> {
     if args.json {
         let all = json!({ "interfaces": seen, "running": look.is_some(), "unseen": unseen, "findings": found });
         writeln!(out, "{all}")?;
-        return refused(args.fix && !fix);
+        return outcome(args.fix && !fix, &found);
     }
     for one in &seen {
         let takes = match one.takes_redirected {
@@ -104,11 +104,12 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<()> {
         let names = if args.interfaces.is_empty() && running.is_empty() { " IFACE..." } else { "" };
         writeln!(out, "`bywash doctor --fix{names}` fixes those marked with *")?;
     }
-    refused(args.fix && !fix)
+    outcome(args.fix && !fix, &found)
 }
 
-/// Errors if `--fix` was given without anything that it may change.
-fn refused(refused: bool) -> anyhow::Result<()> {
+/// Returns an error if a fix failed, or if `--fix` was given without anything that it may change (`refused`).
+fn outcome(refused: bool, found: &[Finding]) -> anyhow::Result<()> {
+    anyhow::ensure!(found.iter().all(|finding| finding.failed.is_none()), "not all fixes could be applied");
     anyhow::ensure!(
         !refused,
         "--fix has changed nothing: no interface is named, and no instance with ports was found: name the interfaces, \
@@ -138,7 +139,7 @@ fn apply_fixes(found: &mut [Finding]) -> anyhow::Result<()> {
         if let Some(fix) = &finding.fix {
             match saved.apply(fix) {
                 Ok(()) => finding.fixed = true,
-                Err(why) => finding.failed = Some(format!("{why:#}")),
+                Err(why) => finding.failed = Some(crate::error::line(&crate::error::hint_at_root(why))),
             }
         }
     }
