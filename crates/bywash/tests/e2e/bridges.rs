@@ -421,7 +421,7 @@ fn bridges_that_do_more_are_left() {
             "ip link set r1 type bridge_slave learning off",
             "ip link set r1 type bridge_slave learning on",
             &["r1"],
-            "learns no",
+            "does not learn",
         ),
         (
             "ip link set r1 type bridge_slave locked on",
@@ -429,7 +429,7 @@ fn bridges_that_do_more_are_left() {
             &["r1"],
             "locked",
         ),
-        ("bridge link set dev r1 state 0", "bridge link set dev r1 state 3", &["r1"], "does not forward"),
+        ("bridge link set dev r1 state 0", "bridge link set dev r1 state 3", &["r1"], "not in state forwarding"),
         ("ip link set r1 mtu 1300", "ip link set r1 mtu 1500", &["r1"], "MTU"),
     ] {
         if set.contains("mtu") {

@@ -92,7 +92,7 @@ fn a_log_that_nobody_reads_holds_nothing_up() {
     lab.r().ip(&["route", "del", "blackhole", &b.to_string()]).unwrap();
     running.wait("the route", |_| answered() == 2);
 
-    let lines = |log: &str| log.lines().filter(|line| line.contains("asked for")).count();
+    let lines = |log: &str| log.lines().filter(|line| line.contains(" requested, ")).count();
     wait_until("the rest of the log", PATIENCE, || lines(log.read()) == 2 * changes).unwrap();
     assert!(!log.text.contains("ERROR"), "{}", log.text);
 
