@@ -18,7 +18,8 @@
 
 use super::abi::{
     BUCKETS, FLAG_ENABLED, FLAG_FLOWS4, FLAG_FLOWS6, FLAG_FORWARD, FLAG_KERNEL4, FLAG_KERNEL6, FLOW_WORKERS, HOPS, Hop,
-    HopKind, PORT_CPUS, PORTS, PROBES, QUEUES, RawPort, SENDING_BRIDGED, SENDING_BY_RULES, VLANS, XdpCounters,
+    HopKind, PORT_CPUS, PORTS, PROBES, QUEUES, RawPort, SENDING_BRIDGED, SENDING_BY_RULES, SENDING_TARGET, VLANS,
+    XdpCounters,
 };
 use super::attach::{TcxProgram, tcx_programs};
 use super::cpumap::CpuQueues;
@@ -492,6 +493,10 @@ impl XdpDatapath {
             }
         }
         let refused = loaded.and(inner.load_rule_programs(&mut port));
+        if refused.is_err() {
+            // Until a configuration can be set, nothing may be led here.
+            port.sending &= !SENDING_TARGET;
+        }
         inner.enabled |= port.flags & FLAG_ENABLED != 0;
         let driven = port.ifindex != 0 && port.flags & FLAG_ENABLED != 0 && port.flags & FLAG_FORWARD != 0;
         inner.flows.iter().for_each(|flows| flows.set_level(port.id, driven));

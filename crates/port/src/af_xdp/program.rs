@@ -339,7 +339,8 @@ impl Program {
             self.xdp = Some(attached.map_err(failed)?);
         }
         let set = self.named(self.datapath.set_port(self.entry(&config)));
-        if config.sending != self.config.sending || config.fib_cache != self.config.fib_cache {
+        let led_here = set.is_ok() || self.config.sending != XdpSending::default();
+        if led_here && (config.sending != self.config.sending || config.fib_cache != self.config.fib_cache) {
             // Cached next hops may lead to this port.
             self.datapath.changed();
         }
