@@ -3,7 +3,7 @@
 mod read;
 
 use super::{Outer, POLL, Reading, Shared};
-use crate::dump::dump;
+use crate::dump::{dump, text};
 use crate::effect::{Effect, Kind, Scope};
 use crate::hooks::Hooks;
 use crate::keeper::Keeper;
@@ -99,6 +99,8 @@ pub(super) struct Runner {
     search: Search,
     /// Indices of the tunnels whose outer packets the rules refuse, as last read.
     refused: BTreeSet<u32>,
+    /// Reason why the sockets of a protocol that the kernel has gained cannot be opened.
+    unopened: Option<String>,
     /// Kinds that must be read again.
     dirty: BTreeSet<Kind>,
     /// Kinds that the kernel failed to report, and the time when it was last asked for them and for protocols that it
@@ -143,6 +145,7 @@ impl Runner {
             outer: Outer::default(),
             search,
             refused: BTreeSet::new(),
+            unopened: None,
             dirty: Kind::ALL.into(),
             failed: BTreeSet::new(),
             failed_at: Instant::now(),
@@ -277,8 +280,9 @@ impl Runner {
             return BTreeSet::new();
         }
         self.failed_at = Instant::now();
-        if self.gains_protocol() {
-            return Kind::ALL.into();
+        let gained = self.gain_protocols();
+        if !gained.is_empty() {
+            return gained;
         }
         // Its policies cannot be read: they are unknown from the next reading on.
         let hidden = self.sockets.ipsec.is_none() && !self.failed.contains(&Kind::Ipsec) && Path::new(PFKEY).exists();
@@ -290,20 +294,30 @@ impl Runner {
         mended
     }
 
-    /// Opens all sockets again if the kernel now has a netlink protocol that it lacked, and returns whether it has.
-    fn gains_protocol(&mut self) -> bool {
+    /// Opens all sockets again if the kernel now has a netlink protocol that it lacked, and returns the kinds to read.
+    fn gain_protocols(&mut self) -> BTreeSet<Kind> {
         let absent =
             [(NETLINK_XFRM, self.sockets.ipsec.is_none()), (NETLINK_NETFILTER, self.sockets.netfilter.is_none())];
         if absent.iter().all(|(_, absent)| !absent) {
-            return false;
+            return BTreeSet::new();
         }
         // The kernel itself has a socket of each protocol. An attempt to open one of an unknown protocol would start
         // modprobe.
         let sockets = std::fs::read_to_string(SOCKETS).unwrap_or_default();
         let gained = absent.iter().any(|(protocol, absent)| *absent && has_protocol(&sockets, protocol));
-        let Some((sockets, nft, search)) = gained.then(open).and_then(Result::ok) else { return false };
-        (self.sockets, self.nft, self.search) = (sockets, nft, search);
-        true
+        match gained.then(open) {
+            None => BTreeSet::new(),
+            Some(Ok((sockets, nft, search))) => {
+                (self.sockets, self.nft, self.search, self.unopened) = (sockets, nft, search, None);
+                // Of the announcements that the old sockets had.
+                self.lost.missed();
+                Kind::ALL.into()
+            }
+            Some(Err(why)) => {
+                let known = self.unopened.replace(text(&why)).is_some();
+                if known { BTreeSet::new() } else { [Kind::Netfilter, Kind::Ipsec].into() }
+            }
+        }
     }
 
     /// Queries the foreign programs and returns whether they have changed.
@@ -377,7 +391,7 @@ fn has_protocol(sockets: &str, protocol: &str) -> bool {
 }
 
 /// Sockets that receive announcements, and those for requests ([`nft::Reader`] has its own for its ones). `None` if the
-/// kernel lacks the protocol, until it has it ([`Runner::gains_protocol`]).
+/// kernel lacks the protocol, until it has it ([`Runner::gain_protocols`]).
 #[derive(Debug)]
 struct Sockets {
     route: (Socket, Socket),

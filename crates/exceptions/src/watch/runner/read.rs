@@ -48,6 +48,9 @@ impl Runner {
     }
 
     pub(super) fn read_kind(&mut self, kind: Kind) -> Result<Vec<Effect>, String> {
+        if let (Kind::Netfilter | Kind::Ipsec, Some(why)) = (kind, &self.unopened) {
+            return Err(why.clone());
+        }
         match kind {
             Kind::Netfilter => self.netfilter(),
             Kind::IptablesLegacy => {
