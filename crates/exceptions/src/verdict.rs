@@ -43,6 +43,12 @@ pub struct PortLink {
 }
 
 impl PortLink {
+    /// Returns whether they differ at most in the interfaces above them.
+    pub fn is_same_but_for_uppers(&self, other: &Self) -> bool {
+        let Self { uppers, .. } = other;
+        Self { uppers: uppers.clone(), ..self.clone() } == *other
+    }
+
     /// Returns whether its packets are only bridged, never routed.
     fn only_bridges(&self) -> bool {
         self.index == 0 && self.bridge.is_some()

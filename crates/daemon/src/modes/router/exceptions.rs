@@ -186,9 +186,14 @@ impl Guard {
 
     /// Sets the ports. If they differ, the gates close until the policies that concern them have been read.
     pub fn set_ports(&mut self, ports: Vec<PortLink>) {
-        if ports != self.ports {
-            self.watcher.set_ports(ports.clone());
-            self.ports = ports;
+        let changed = ports != self.ports;
+        let before = std::mem::replace(&mut self.ports, ports);
+        // Interfaces above the ports come and go with containers, and matter for one scope alone.
+        let relays = |reading: &Reading| reading.effects.iter().any(|effect| matches!(effect.scope, Scope::Relayed(_)));
+        let same = |(one, other): (&PortLink, &PortLink)| one.is_same_but_for_uppers(other);
+        let same = before.len() == self.ports.len() && before.iter().zip(&self.ports).all(same);
+        if changed && (!same || self.reading.as_ref().is_none_or(relays)) {
+            self.watcher.set_ports(self.ports.clone());
         }
     }
 
@@ -655,10 +660,18 @@ fn allow(effect: &Effect, but_flows: bool, held_by: &[String]) -> String {
     format!("{remove}; or `{} = \"ignore\"` in [kernel], at your own risk", effect.kind.name())
 }
 
-/// Returns the command that sets a switch, `sysctl KEY=0` or `sysctl KEY=1`, to its other value. An interface without
-/// switches has a small MTU.
+/// Returns what ends an effect of kind sysctls. For `sysctl KEY=0` or `sysctl KEY=1`, it is the other value.
 fn switched(object: &str) -> String {
-    let switch = object.trim_start_matches("sysctl ");
-    let Some((key, value)) = switch.split_once('=') else { return "raise the MTU of the interface".into() };
-    format!("`sysctl -w {key}={}`", u8::from(value == "0"))
+    if let Some((key, value)) = object.strip_prefix("sysctl ").and_then(|switch| switch.split_once('=')) {
+        return format!("`sysctl -w {key}={}`", u8::from(value == "0"));
+    }
+    match object.split_once(' ') {
+        // An interface without switches.
+        Some(("sysctl", _)) => "raise the MTU of the interface".into(),
+        Some(_) => {
+            "remove the proxied addresses (`ip -6 neigh del proxy`), or `sysctl -w net.ipv6.conf.all.proxy_ndp=0`"
+                .into()
+        }
+        None => "make the switch readable: see the reason".into(),
+    }
 }
