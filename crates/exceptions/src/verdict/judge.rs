@@ -138,6 +138,11 @@ impl<'a> Judge<'a> {
             let others = self.others.get(port).copied().unwrap_or_default();
             gate.flows = Families { v4: gate.closed.v4 && !others.v4, v6: gate.closed.v6 && !others.v6 };
         }
+        // Rules see the VRF as the interface that receives the packets (l3mdev_ip_rcv), and flows are evaluated for the
+        // port.
+        for port in self.ports.iter().filter(|port| port.vrf.is_some()) {
+            self.verdict.gates.entry(port.id).or_default().flows = Families::NONE;
+        }
         // br_netfilter makes IP's prerouting hooks see the packets of all VLANs of a bridge as if received on the
         // bridge itself, and packets that are translated there are bridged instead of routed.
         let called = |effect: &Effect| effect.kind == Kind::Sysctls && effect.scope == Scope::Between;
