@@ -189,6 +189,10 @@ impl Relations {
             Ok(upper) => upper,
             Err(why) => return Some(why),
         };
+        if own.mac.is_none() {
+            // The MAC address is not known then, and with it the frames that are to this host.
+            return Some("it resolves no neighbours (IFF_NOARP, `arp off`)".into());
+        }
         // The kernel looks for a VLAN of the member before it gives the frame to the bond or bridge.
         let above = |link: &Link| match (link.parent, upper) {
             (Some(parent), _) if parent == index => self.takes(link, own) || (upper.is_some() && link.kind == "vlan"),
@@ -285,7 +289,10 @@ impl Relations {
     /// or else the reason why they are left to the kernel; `None` if the interface is not a member of one.
     pub fn bridge(&self, index: u32) -> Option<Result<&Link, String>> {
         let unserved = |bridge: &Link| match bridge.bridge.is_some_and(|of| of.filters) {
-            true => "it is in none of the VLANs for which Bywash forwards",
+            true => {
+                "it is in none of the VLANs for which Bywash forwards, there are too many interfaces, or this port has no \
+                 forwarding program"
+            }
             false => "there are too many interfaces, or this port has no forwarding program",
         };
         self.bridgeable(index).map(|bridge| match bridge {
@@ -312,7 +319,9 @@ impl Relations {
             return Err("bridges are left to the kernel, as configured");
         }
         let Some(of) = bridge.bridge.filter(|of| of.plain) else {
-            return Err("the bridge learns no addresses, or has an XDP program or unknown properties");
+            return Err(
+                "the bridge learns no addresses, or has an XDP program, a spanning tree for each VLAN or unknown properties",
+            );
         };
         if self.ports.contains(&bridge.index) {
             return Err("the bridge is a port itself");

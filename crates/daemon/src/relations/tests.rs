@@ -32,11 +32,14 @@ fn above(kind: &str) -> Link {
 fn members_are_left() {
     let mut relations = with(link(2, "br0", "bridge"));
     assert_eq!(relations.left(1), None);
+    let mut deaf = with(link(2, "br0", "bridge"));
+    assert!(deaf.note(&[Change::Link(Link { mac: None, ..link(1, "r0", "") })]));
+    assert!(deaf.left(1).is_some_and(|why| why.contains("arp off")));
     assert!(relations.note(&[Change::Link(Link { master: Some(2), ..link(1, "r0", "") })]));
     assert_eq!(
         relations.left(1).unwrap(),
-        "it is a member of bridge interface br0, but the bridge learns no addresses, or has an XDP program or unknown \
-         properties"
+        "it is a member of bridge interface br0, but the bridge learns no addresses, or has an XDP program, a spanning tree \
+         for each VLAN or unknown properties"
     );
     assert!(relations.note(&[Change::Link(Link { vrf: Some(10), ..link(2, "red", "vrf") })]));
     assert_eq!((relations.left(1), model::vrf(&relations.links, 1)), (None, Some((2, "red", 10))));
