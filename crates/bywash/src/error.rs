@@ -2,7 +2,7 @@
 
 use crate::config::ConfigErrors;
 use bywash_port::pcap::CompileError;
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 /// Invalid command line. The exit status is 2, as for a configuration error.
@@ -16,18 +16,17 @@ pub fn report(error: &anyhow::Error) -> ExitCode {
     if error.chain().filter_map(|cause| cause.downcast_ref()).any(is_broken_pipe) {
         return ExitCode::SUCCESS;
     }
-    let mut stderr = std::io::stderr().lock();
     if let Some(errors) = error.downcast_ref::<ConfigErrors>() {
-        let colours = stderr.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-        // A failure to write to stderr cannot be reported.
-        let _ = write!(stderr, "{}", errors.render(colours));
+        let colours =
+            std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+        crate::log::print(&errors.render(colours).to_string());
         return ExitCode::from(2);
     }
     // Without a context, only writes to standard output end so.
     let full = error.chain().len() == 1
         && error.downcast_ref::<std::io::Error>().is_some_and(|why| why.kind() == std::io::ErrorKind::StorageFull);
     let what = if full { "cannot write to standard output: " } else { "" };
-    let _ = writeln!(stderr, "bywash: {what}{}", line(error));
+    crate::log::print(&format!("bywash: {what}{}\n", line(error)));
     let rejected = matches!(error.downcast_ref(), Some(CompileError::Rejected(..)));
     ExitCode::from(if rejected || error.is::<Usage>() { 2 } else { 1 })
 }

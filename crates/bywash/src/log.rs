@@ -78,6 +78,16 @@ pub fn write_from_thread() {
     }
 }
 
+/// Writes to stderr like the log, but whatever its level, and waits for a moment until everything has been written.
+pub fn print(text: &str) {
+    // A failure to write to stderr cannot be reported.
+    let _ = Stderr.write(text.as_bytes());
+    // The thread that writes would wait for itself.
+    if !WRITES.get() {
+        flush();
+    }
+}
+
 /// Waits for a moment until all lines have been written.
 pub fn flush() {
     if let Some(queue) = QUEUE.get() {
@@ -263,11 +273,8 @@ pub fn panic_hook() {
         if std::env::var_os("RUST_BACKTRACE").is_some() {
             text.push_str(&format!("{}\n", std::backtrace::Backtrace::force_capture()));
         }
-        let _ = Stderr.write(text.as_bytes());
         // The program may be ending.
-        if !WRITES.get() {
-            flush();
-        }
+        print(&text);
     }));
 }
 
