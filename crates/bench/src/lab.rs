@@ -402,6 +402,18 @@ impl Lab {
     ) -> anyhow::Result<Rate> {
         let r = self.topology.r();
         r.nft(NO_KERNEL)?;
+        let rate = self.measured_beside(command, works, measure);
+        r.nft("delete table inet peer")?;
+        rate
+    }
+
+    fn measured_beside(
+        &self,
+        command: &str,
+        works: impl Fn() -> anyhow::Result<bool>,
+        measure: impl FnOnce() -> anyhow::Result<Rate>,
+    ) -> anyhow::Result<Rate> {
+        let r = self.topology.r();
         let mut process = r.spawn(&["sh", "-c", &format!("exec {command}")])?;
         let until = Instant::now() + START;
         while !works()? {
@@ -411,7 +423,6 @@ impl Lab {
         }
         let rate = measure()?;
         process.terminate(Duration::from_secs(10))?;
-        r.nft("delete table inet peer")?;
         Ok(rate)
     }
 }

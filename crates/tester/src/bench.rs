@@ -610,7 +610,7 @@ impl Run {
             let lost_by_tester = lost.min(unsent + lost_here);
             let mut limits = vec![];
             // The rate of a few frames is not precise to a thousandth.
-            let slow = lane.pps.is_some_and(|pps| frames > 1000 && sent_pps < pps * (1.0 - TOLERANCE));
+            let slow = lane.pps.is_some_and(|pps| frames > 1000 && per_second(frames, time) < pps * (1.0 - TOLERANCE));
             if lane.change.is_none() && slow || behind as f64 > time as f64 * TOLERANCE {
                 limits.push(Limit::Generator);
             }
