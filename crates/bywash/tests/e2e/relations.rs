@@ -9,7 +9,7 @@ use std::time::Duration;
 
 /// Reason for which a member of a bridge that learns no addresses is left.
 const LEARNS_NOT: &str = "it is a member of bridge interface br0, but the bridge learns no addresses, or has an XDP \
-                          program or unknown properties";
+                          program, a spanning tree for each VLAN or unknown properties";
 
 /// Returns whether port r1 is left to the kernel for this reason.
 fn is_left(running: &Bywash, why: &str) -> bool {
