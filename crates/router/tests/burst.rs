@@ -35,7 +35,8 @@ fn tables(domain: &Qsbr) -> Tables {
     let group = Entry::of_group(0, 2);
     let none = Entry::verdict(Kind::NoRoute);
     let entries = vec![none, forward(0), forward(1), group, Entry::verdict(Kind::Blackhole)];
-    let port = PortInfo { index: 1, mac: [2; 6], ..PortInfo::default() };
+    // Without an interface: frames that were left to the kernel would be missing in the end.
+    let port = PortInfo { index: 0, mac: [2; 6], ..PortInfo::default() };
     Tables {
         generation: 1,
         fib4: table4.reader(),

@@ -420,9 +420,8 @@ fn groups_are_the_kernels_by_a_policy_that_is() {
     set(&mut w, L3, Kernel);
     assert_eq!(kinds(&w), [group.clone(), kernel.clone()]);
     w.with(|t| assert_eq!(t.hash4, L3));
-    // An IPv4 route may use IPv6 gateways through the same group.
     set(&mut w, Kernel, L4);
-    assert_eq!(kinds(&w), [kernel.clone(), kernel]);
+    assert_eq!(kinds(&w), [kernel, group.clone()]);
     set(&mut w, L4, L4);
     assert_eq!(kinds(&w), [group.clone(), group]);
 }
