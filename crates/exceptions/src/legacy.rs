@@ -55,8 +55,8 @@ impl Legacy {
     /// Reads the tables again and returns whether their effects or the families with a table nat have changed. Must be
     /// called from a thread in the network namespace in which it was opened.
     ///
-    /// Takes three to five system calls if no table is registered, and two for each registered one. A table without rules
-    /// on the path of forwarded packets is copied whole, to read its policies.
+    /// Takes three to five system calls if no table is registered, and two for each registered one. A table without
+    /// rules on the path of forwarded packets is copied whole, to read its policies.
     pub fn changed(&mut self) -> bool {
         let translating = self.translating();
         let tables = self.tables.iter_mut().map(Tables::read).collect::<Result<Vec<_>, _>>();

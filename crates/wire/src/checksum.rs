@@ -165,8 +165,8 @@ pub fn pseudo6(header: &[u8; 40], proto: u8, len: u32) -> Sum {
     sum
 }
 
-/// Returns the CRC-32C of an SCTP packet with its checksum field taken as zero (RFC 9260 appendix A). The field holds it
-/// in little-endian order.
+/// Returns the CRC-32C of an SCTP packet with its checksum field taken as zero (RFC 9260 appendix A). The field holds
+/// it in little-endian order.
 pub fn crc32c(sctp: &[u8]) -> u32 {
     static TABLE: [u32; 256] = {
         let mut table = [0; 256];

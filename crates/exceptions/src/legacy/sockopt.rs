@@ -98,8 +98,8 @@ impl QuerySocket {
     /// Returns whether the kernel has ebtables-legacy, as a module or built in. Only for [`Family::Ip`].
     pub fn has_ebtables(&self) -> bool {
         let mut length = 0;
-        // SAFETY: the descriptor is open as long as `self`; the kernel can neither read nor write at a null pointer, and
-        // writes `length`, a local.
+        // SAFETY: the descriptor is open as long as `self`; the kernel can neither read nor write at a null pointer,
+        // and writes `length`, a local.
         let code = unsafe {
             libc::getsockopt(self.fd.as_raw_fd(), libc::SOL_IP, EBT_GET_INFO, std::ptr::null_mut(), &raw mut length)
         };

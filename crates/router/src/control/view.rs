@@ -445,8 +445,8 @@ impl Control {
         found
     }
 
-    /// Returns the interfaces above these in the same network namespace: VLANs and the like, bonds and bridges that they
-    /// are members of, and those above them.
+    /// Returns the interfaces above these in the same network namespace: VLANs and the like, bonds and bridges that
+    /// they are members of, and those above them.
     pub fn uppers_of(&self, indices: &[u32]) -> Vec<&Link> {
         let mut found: Vec<&Link> = vec![];
         let mut below: Vec<u32> = indices.to_vec();
