@@ -284,7 +284,7 @@ impl Runner {
         if !gained.is_empty() {
             return gained;
         }
-        // Its policies cannot be read: they are unknown from the next reading on.
+        // Policies of PF_KEY cannot be read: they are unknown from the next reading on.
         let hidden = self.sockets.ipsec.is_none() && !self.failed.contains(&Kind::Ipsec) && Path::new(PFKEY).exists();
         let failed = std::mem::take(&mut self.failed);
         let (mut mended, failed): (BTreeSet<Kind>, _) =
