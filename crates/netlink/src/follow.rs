@@ -1,10 +1,11 @@
 //! The mirror's thread: receives notifications, reads the kernel's tables again when they may have changed silently or
 //! messages were lost, and reports changes.
 //!
-//! Dumps use a socket of their own. Notifications that arrive during a dump are stored unparsed and applied after it: a
+//! Dumps use a socket of their own. Notifications that arrive during a dump are stored and applied after it: a
 //! notification that the dump has overtaken is followed by all later ones, so the final state is right in whatever
 //! order the kernel wrote the two. In the opposite order, a dump's datagram could bring back an object that a
-//! notification had already removed.
+//! notification had already removed. So that no change waits for the end of a long dump, they are also applied and
+//! reported at once ([`Origin::Early`]).
 
 use crate::advertised::Advertisements;
 use crate::kernel::{Kernel, Origin, Scope};
@@ -66,13 +67,31 @@ const SOURCES: u64 = 0x2001_0db8_6c65_6773;
 /// Pending changes at which a running dump reports them.
 const REPORT_AT: usize = 1 << 16;
 
+/// Kinds whose dumps may be long.
+const LONG: Scope = Scope::ROUTES4.or(Scope::ROUTES6).or(Scope::NEIGHBOURS).or(Scope::STATIONS);
+
+/// Receiver of changes.
+pub trait Sink {
+    /// Takes a change.
+    fn put(&mut self, change: Change);
+
+    /// Makes the changes taken so far available to their owner.
+    fn flush(&mut self) {}
+}
+
+impl<F: FnMut(Change)> Sink for F {
+    fn put(&mut self, change: Change) {
+        self(change);
+    }
+}
+
 /// Follows the kernel's tables; owned by one thread.
 #[derive(Debug)]
 pub struct Follower {
     events: Socket,
     requests: Socket,
     kernel: Kernel,
-    /// Notifications stored during a dump, each preceded by its length.
+    /// Datagrams of notifications stored during a dump, each preceded by its length.
     log: Vec<u8>,
     buffer: Vec<u8>,
     dump_buffer: Vec<u8>,
@@ -232,9 +251,8 @@ impl Follower {
         ] = self.kernel.sizes();
     }
 
-    /// Reads the scheduled tables again. `emit` receives the differences, those of a large table while it is being
-    /// read.
-    pub fn read(&mut self, emit: &mut dyn FnMut(Change)) -> Result<(), Error> {
+    /// Reads the scheduled tables again. `sink` receives the differences, those of a large table while it is being read.
+    pub fn read(&mut self, sink: &mut dyn Sink) -> Result<(), Error> {
         let (mut scope, announce) = (std::mem::take(&mut self.wanted), std::mem::take(&mut self.announce));
         self.due = None;
         let began = Instant::now();
@@ -265,17 +283,14 @@ impl Follower {
         ] {
             scope.add(self.kernel.unread().and(self.follows));
             if kind == Scope::LINKS || scope.has(kind) {
-                self.dump(kind, emit)?;
+                self.dump(kind, sink)?;
+                self.replay(sink);
             }
             if kind == Scope::LINKS {
                 of_links = began.elapsed();
             }
         }
         self.read_teams(announce);
-        let log = std::mem::take(&mut self.log);
-        for datagram in datagrams(&log) {
-            self.apply_datagram(datagram, Origin::Replay, emit);
-        }
         self.ended = Instant::now();
         self.took = self.ended - began;
         let filtered = self.follows.has(Scope::VLANS) && self.kernel.filters_vlans();
@@ -291,13 +306,13 @@ impl Follower {
         }
         if announce {
             self.stats.resyncs += 1;
-            self.report(emit);
-            emit(Change::Synced);
+            self.report(&mut |change| sink.put(change));
+            sink.put(Change::Synced);
         }
         Ok(())
     }
 
-    fn dump(&mut self, kind: Scope, emit: &mut dyn FnMut(Change)) -> Result<(), Error> {
+    fn dump(&mut self, kind: Scope, sink: &mut dyn Sink) -> Result<(), Error> {
         if kind == Scope::ROUTES6 {
             self.expiry = None;
         }
@@ -309,7 +324,7 @@ impl Follower {
                 if *request == RTM_GETTUNNEL && !self.kernel.filters_networks() {
                     continue;
                 }
-                match self.dump_once(*request, *family, emit) {
+                match self.dump_once(kind, *request, *family, sink) {
                     Ok(Dumped::Whole | Dumped::Unsupported) => {}
                     Ok(Dumped::Interrupted) => whole = false,
                     Err(error) if error.is_shortage() && self.shortages < SHORTAGES => {
@@ -335,6 +350,16 @@ impl Follower {
         }
         self.want(kind);
         Ok(())
+    }
+
+    /// Applies the notifications stored during a dump.
+    fn replay(&mut self, sink: &mut dyn Sink) {
+        let log = std::mem::take(&mut self.log);
+        for datagram in datagrams(&log) {
+            self.apply_datagram(datagram, Origin::Replay, &mut |change| sink.put(change));
+        }
+        let wanted = self.kernel.judge_early();
+        self.want(wanted);
     }
 
     /// Applies pending announcements about the options of teams. If some were lost, the options are not known until
@@ -401,7 +426,7 @@ impl Follower {
         }
     }
 
-    fn dump_once(&mut self, request: u16, family: u8, emit: &mut dyn FnMut(Change)) -> Result<Dumped, Error> {
+    fn dump_once(&mut self, kind: Scope, request: u16, family: u8, sink: &mut dyn Sink) -> Result<Dumped, Error> {
         let mut body = [0; 16];
         body[0] = family;
         let (body, attributes): (&[u8], &[(u16, &[u8])]) = match request {
@@ -411,7 +436,7 @@ impl Follower {
         };
         let rest = self.rest();
         let Self { events, requests, kernel, log, buffer, dump_buffer, stats, expiry, .. } = self;
-        let mut lost = false;
+        let (mut lost, mut wanted) = (false, Scope::NONE);
         let kernel = std::cell::RefCell::new((kernel, stats));
         let dumped = requests.dump(
             request,
@@ -432,14 +457,21 @@ impl Follower {
             },
             || {
                 let (kernel, stats) = &mut *kernel.borrow_mut();
-                if kernel.pending() >= REPORT_AT {
-                    kernel.report(&mut *emit);
-                }
+                let before = log.len();
                 lost |= store_pending(events, log, buffer, stats)?;
+                let early = kind.has(LONG) && log.len() > before;
+                if early {
+                    wanted.add(apply_early(kernel, &log[before..], sink));
+                }
+                if early || kernel.pending() >= REPORT_AT {
+                    kernel.report(|change| sink.put(change));
+                    sink.flush();
+                }
                 Ok(())
             },
         )?;
         lost |= store_pending(events, log, buffer, kernel.into_inner().1)?;
+        self.want(wanted);
         if lost {
             self.want_all();
         }
@@ -461,7 +493,7 @@ impl Follower {
     fn apply_message(&mut self, message: &Message<'_>, origin: Origin, emit: &mut dyn FnMut(Change)) {
         match parse(message) {
             Ok(Some(event)) => {
-                if matches!(event, Event::Link { .. }) && self.kernel.must_report(&event) {
+                if self.kernel.must_report(&event) {
                     self.kernel.report(emit);
                 }
                 self.links_changed |= matches!(event, Event::Link { .. } | Event::LinkGone(_));
@@ -521,6 +553,20 @@ fn store_pending(events: &Socket, log: &mut Vec<u8>, buffer: &mut [u8], stats: &
     Ok(lost)
 }
 
+/// Applies notifications that have just been stored during a dump; returns the kinds that must be read again.
+fn apply_early(kernel: &mut Kernel, log: &[u8], sink: &mut dyn Sink) -> Scope {
+    let mut wanted = Scope::NONE;
+    for message in datagrams(log).flat_map(Messages::new) {
+        // Those that cannot be parsed are counted when they are replayed.
+        let Ok(Some(event)) = parse(&message) else { continue };
+        if kernel.must_report(&event) {
+            kernel.report(|change| sink.put(change));
+        }
+        wanted.add(kernel.apply(event, Origin::Early));
+    }
+    wanted
+}
+
 /// Returns the datagrams stored in a log.
 fn datagrams(mut log: &[u8]) -> impl Iterator<Item = &[u8]> {
     std::iter::from_fn(move || {
@@ -553,17 +599,4 @@ fn requests(kind: Scope) -> &'static [(u16, u8)] {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Links are read every second beside a bridge.
-    #[test]
-    fn other_readings_do_not_delay_that_of_vlans() {
-        let now = Instant::now();
-        let first = vlans_due(None, false, now);
-        assert_eq!(first, now + VLANS_AGAIN);
-        let later = now + LINKS_AGAIN;
-        assert_eq!(vlans_due(Some(first), false, later), first);
-        assert_eq!(vlans_due(Some(first), true, later), later + VLANS_AGAIN);
-    }
-}
+mod tests;

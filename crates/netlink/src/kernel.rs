@@ -49,6 +49,7 @@ impl Scope {
     pub const ALL: Self = Self(255);
     /// Kinds whose objects the kernel removes or changes silently with a link.
     const UNDER_LINKS: Self = Self(2 | 4 | 8 | 16);
+    const ROUTES: Self = Self(8 | 16);
 
     pub fn has(self, other: Self) -> bool {
         self.0 & other.0 != 0
@@ -65,6 +66,11 @@ impl Scope {
 
     pub fn add(&mut self, other: Self) {
         self.0 |= other.0;
+    }
+
+    /// Returns the kinds in either set.
+    pub const fn or(self, other: Self) -> Self {
+        Self(self.0 | other.0)
     }
 
     fn when(condition: bool, scope: Self) -> Self {
@@ -87,6 +93,8 @@ pub enum Origin {
     Dump,
     /// A notification, newer than all known state.
     Live,
+    /// A notification that a running dump may have overtaken, before this dump ends. It is replayed afterwards.
+    Early,
     /// A notification that a dump may have overtaken.
     Replay,
 }
@@ -120,6 +128,9 @@ pub struct Kernel {
     /// Links whose bodies must be resolved again before anything is reported.
     stirred_links: BTreeSet<u32>,
     stirred_objects: bool,
+    /// Links about which notifications have been applied early, and whether any has been about an object. What they
+    /// mean for routes that the running dump has not shown yet is judged at its end.
+    early: (BTreeSet<u32>, bool),
 }
 
 impl Kernel {
@@ -127,7 +138,7 @@ impl Kernel {
     pub fn apply(&mut self, event: Event, origin: Origin) -> Scope {
         match event {
             Event::Link { link, switched } => self.link(link, switched, origin),
-            Event::LinkGone(index) => self.link_gone(index),
+            Event::LinkGone(index) => self.link_gone(index, origin),
             Event::Address { address, expires } => self.address(address, expires, origin),
             Event::AddressGone(index, addr, len) => self.address_gone(index, addr, len),
             Event::Route { key, body, flags, gone, .. } => self.route(key, body, flags, gone, origin),
@@ -137,7 +148,7 @@ impl Kernel {
                 self.selective(table, prefix, links);
                 Scope::NONE
             }
-            Event::Object(id, object) => self.object(id, object),
+            Event::Object(id, object) => self.object(id, object, origin),
             Event::ObjectGone(id) => self.object_gone(id),
             Event::Neighbour(neighbour) => {
                 self.neighbour(neighbour);
@@ -171,6 +182,15 @@ impl Kernel {
         }
     }
 
+    /// Returns the kinds that must be read again because of notifications that have been applied early: routes may
+    /// have been shown since as they were before.
+    pub fn judge_early(&mut self) -> Scope {
+        let (links, objects) = std::mem::take(&mut self.early);
+        let shown = |body: &Body| body.kind == RTN_BLACKHOLE && body.object != 0;
+        Scope::when(links.into_iter().any(|index| self.is_used(index)), Scope::UNDER_LINKS)
+            | Scope::when(objects && self.bodies.iter().any(|(_, entry)| shown(&entry.body)), Scope::ROUTES)
+    }
+
     /// Begins a reading of the kinds in `scope`.
     pub fn begin(&mut self, scope: Scope) {
         self.generation = self.generation.wrapping_add(1);
@@ -185,7 +205,7 @@ impl Kernel {
         let generation = self.generation;
         if kind.has(Scope::LINKS) {
             for index in unseen(&self.links, generation) {
-                self.link_gone(index);
+                self.link_gone(index, Origin::Dump);
             }
         }
         if kind.has(Scope::ADDRESSES) {
@@ -279,10 +299,15 @@ impl Kernel {
     }
 
     /// Returns whether changes must be reported before `event` is applied: it announces a link with the index of one
-    /// that has gone since the last report.
+    /// that has gone since the last report, or one whose master has changed since then and changes again. A member that
+    /// has left a bond and is back is the last in its order.
     pub fn must_report(&self, event: &Event) -> bool {
-        matches!(event, Event::Link { link, .. }
-            if !self.links.contains_key(&link.index) && self.pending.links.get(&link.index).is_some_and(Option::is_some))
+        let Event::Link { link, .. } = event else { return false };
+        let Some(Some(old)) = self.pending.links.get(&link.index) else { return false };
+        self.links.get(&link.index).is_none_or(|known| {
+            let known = known.value.master;
+            known != link.master && known != old.master
+        })
     }
 
     /// Emits the changes since the last report, one for each object.
@@ -368,6 +393,9 @@ impl Kernel {
         let turned = old.is_none_or(|old| (old.up, old.carrier) != (link.up, link.carrier));
         if origin != Origin::Dump {
             let moved = old.is_some_and(|old| old.master != link.master);
+            if origin == Origin::Early && (switched || turned || moved || old.is_some_and(|old| old.mtu != link.mtu)) {
+                self.early.0.insert(index);
+            }
             // The tables are read again even if this message changes nothing: the kernel sends a first message before
             // it clears the routes and a second one after.
             let shaken = (switched || turned || moved) && self.is_used(index);
@@ -408,7 +436,10 @@ impl Kernel {
         })
     }
 
-    fn link_gone(&mut self, index: u32) -> Scope {
+    fn link_gone(&mut self, index: u32, origin: Origin) -> Scope {
+        if origin == Origin::Early {
+            self.early.0.insert(index);
+        }
         self.vlans.remove(&index);
         self.networks.remove(&index);
         self.drop_team(index);
@@ -482,6 +513,9 @@ impl Kernel {
         self.addresses.insert(key, Stamped { value: address, generation: self.generation });
         if is_new {
             self.stir_gateway(index, key.1);
+        }
+        if origin == Origin::Early && is_new {
+            self.early.0.insert(index);
         }
         // The first IPv4 address of a link revives its legs silently (fib_sync_up).
         let revived = origin != Origin::Dump && is_new && self.is_dead_over(index);
@@ -566,13 +600,14 @@ impl Kernel {
         scope
     }
 
-    fn object(&mut self, id: u32, mut object: Object) -> Scope {
+    fn object(&mut self, id: u32, mut object: Object, origin: Origin) -> Scope {
         if let Object::Leg(leg) = &mut object {
             resolver!(self).clear_dead_marks(std::slice::from_mut(leg));
         }
         let new = Stamped { value: object, generation: self.generation };
         let changed = self.objects.get(&id).is_none_or(|old| old.value != new.value);
         self.stirred_objects |= changed;
+        self.early.1 |= changed && origin == Origin::Early;
         let discards = new.value == Object::Blackhole;
         self.objects.insert(id, new);
         // Routes shown as blackholes may have had the type of this object. With `nexthop_compat_mode` off, the kernel
@@ -581,7 +616,7 @@ impl Kernel {
         let leads = |object| object == id || resolver.members(object).iter().any(|member| member.0 == id);
         let shown = |body: &Body| body.kind == RTN_BLACKHOLE && body.object != 0 && leads(body.object);
         let hidden = changed && !discards && self.bodies.iter().any(|(_, entry)| shown(&entry.body));
-        Scope::when(hidden, Scope::ROUTES4 | Scope::ROUTES6)
+        Scope::when(hidden, Scope::ROUTES)
     }
 
     fn object_gone(&mut self, id: u32) -> Scope {
@@ -669,6 +704,8 @@ fn apply_route<K: Key>(
     let (mut list, mut released) = (Vec::new(), Vec::new());
     let seen = routes.read(&short, &mut list);
     let v6 = key.prefix.addr.is_ipv6();
+    // A body that arrived early gives way to those that the dump shows.
+    let stamp = if origin == Origin::Early { seen.unwrap_or(generation.wrapping_sub(1)) } else { generation };
     let first = origin == Origin::Dump && seen != Some(generation);
     if first && list.len() == 1 && *bodies.get(list[0]).body == body {
         routes.write(short, &list, generation);
@@ -691,7 +728,7 @@ fn apply_route<K: Key>(
     } else {
         routes::insert(&mut list, v6, body, flags, (bodies, resolver), &mut released)
     };
-    routes.write(short, &list, generation);
+    routes.write(short, &list, stamp);
     for id in released {
         bodies.release(id);
     }

@@ -1,7 +1,7 @@
 //! The mirror's public interface: a thread, a channel of changes, and counters.
 
 use crate::elsewhere::Elsewhere;
-use crate::follow::Follower;
+use crate::follow::{Follower, Sink};
 use crate::probe::Prober;
 use crate::state::State;
 use crate::stats::Stats;
@@ -171,7 +171,7 @@ impl State {
         let mut state = Self::default();
         for _ in 0..8 {
             follower.want_all();
-            follower.read(&mut |change| state.apply(&change))?;
+            follower.read(&mut |change: Change| state.apply(&change))?;
             if follower.is_settled() {
                 return Ok(state);
             }
@@ -217,6 +217,24 @@ impl Outbox {
             }
         }
         true
+    }
+}
+
+/// Sends changes while the tables are still being read.
+struct Sending<'a> {
+    outbox: &'a mut Outbox,
+    sender: &'a SyncSender<Vec<Change>>,
+}
+
+impl Sink for Sending<'_> {
+    fn put(&mut self, change: Change) {
+        self.outbox.put(change);
+        self.outbox.send(self.sender);
+    }
+
+    fn flush(&mut self) {
+        self.outbox.close();
+        self.outbox.send(self.sender);
     }
 }
 
@@ -281,12 +299,7 @@ impl Runner {
     }
 
     fn read(&mut self) -> Result<(), Error> {
-        let (outbox, sender) = (&mut self.outbox, &self.sender);
-        self.follower.read(&mut |change| {
-            outbox.put(change);
-            // The owner can process a full table while it is still being read.
-            outbox.send(sender);
-        })?;
+        self.follower.read(&mut Sending { outbox: &mut self.outbox, sender: &self.sender })?;
         self.outbox.close();
         Ok(())
     }

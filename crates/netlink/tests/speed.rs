@@ -95,6 +95,24 @@ fn a_full_table_and_churn() {
         (mirror_ticks() - worked) * 10
     );
 
+    // A change while the tables are being read again.
+    let synced = followed.synced;
+    followed.mirror.request_resync();
+    std::thread::sleep(Duration::from_millis(100));
+    let began = Instant::now();
+    ns.ip(&["neigh", "replace", "10.1.0.2", "lladdr", "02:00:00:00:00:09", "dev", "a0"]).unwrap();
+    let known = |followed: &Followed| followed.state.neighbours().any(|n| n.mac == Some([2, 0, 0, 0, 0, 9]));
+    while !known(&followed) {
+        followed.take(Duration::from_millis(1));
+        assert!(began.elapsed() < Duration::from_secs(60));
+    }
+    let after = began.elapsed();
+    followed.until_synced(synced + 1);
+    println!(
+        "a neighbour during a reading: known after {after:.2?}; the reading goes on until {:.2?}",
+        began.elapsed()
+    );
+
     let began = Instant::now();
     ns.ip(&["link", "set", "a0", "down"]).unwrap();
     let kernel = began.elapsed();

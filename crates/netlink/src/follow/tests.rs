@@ -1,0 +1,111 @@
+use super::*;
+use crate::State;
+use crate::change::{Changer, Changes};
+use bywash_lab::Namespace;
+use std::net::Ipv4Addr;
+
+/// Links are read every second beside a bridge.
+#[test]
+fn other_readings_do_not_delay_that_of_vlans() {
+    let now = Instant::now();
+    let first = vlans_due(None, false, now);
+    assert_eq!(first, now + VLANS_AGAIN);
+    let later = now + LINKS_AGAIN;
+    assert_eq!(vlans_due(Some(first), false, later), first);
+    assert_eq!(vlans_due(Some(first), true, later), later + VLANS_AGAIN);
+}
+
+/// Receives what a reading reports, and changes the kernel's tables after the first route.
+struct Meddler<'a> {
+    namespace: &'a Namespace,
+    state: State,
+    reported: Vec<Change>,
+    lines: Option<String>,
+}
+
+impl Sink for Meddler<'_> {
+    fn put(&mut self, change: Change) {
+        self.state.apply(&change);
+        if matches!(change, Change::Route(_))
+            && let Some(lines) = self.lines.take()
+        {
+            self.namespace.ip_batch(&lines).unwrap();
+        }
+        self.reported.push(change);
+    }
+}
+
+#[test]
+fn changes_during_a_long_dump_do_not_wait_for_its_end() {
+    if let Err(reason) = bywash_lab::require_lab() {
+        return bywash_lab::report_skip(&reason);
+    }
+    let ns = Namespace::new("early").unwrap();
+    for (n, name) in ["a", "b", "c"].iter().enumerate() {
+        let n = n + 1;
+        ns.ip_batch(&format!(
+            "link add {name}0 type veth peer name {name}1\nlink set {name}1 up\nlink set {name}0 up\n\
+             addr add 10.{n}.0.1/24 dev {name}0\n"
+        ))
+        .unwrap();
+    }
+    let prefixes: Vec<_> = (0..3 * REPORT_AT as u32).map(|n| (Ipv4Addr::from((11 << 24) + (n << 8)), 24)).collect();
+    let ([first, .., last], gateway) = (&prefixes[..], Ipv4Addr::new(10, 1, 0, 9)) else { unreachable!() };
+    let index = ns.enter(|| crate::interface_by_name("a0")).unwrap().unwrap().unwrap();
+    let changes = Changes::replace(&prefixes, gateway, index.index);
+    ns.enter(|| {
+        let mut changer = Changer::open().unwrap();
+        (0..changes.pieces()).for_each(|n| changer.make(&changes, n).unwrap());
+    })
+    .unwrap();
+    let lines = format!(
+        "neigh replace {gateway} lladdr 02:00:00:00:00:09 dev a0\nroute replace {}/24 via 10.2.0.9\n\
+         route replace {}/24 via 10.2.0.9\nroute add 9.0.0.0/24 via 10.2.0.9\nroute del 10.3.0.0/24\n\
+         link set c0 down\n",
+        first.0, last.0
+    );
+    let mut meddler =
+        Meddler { namespace: &ns, state: State::default(), reported: vec![], lines: Some(lines.to_string()) };
+    ns.enter(|| {
+        let mut follower = Follower::new(64 << 20, Duration::ZERO, true).unwrap();
+        follower.want_all();
+        follower.read(&mut meddler).unwrap();
+        let at = |what: &str, of: &dyn Fn(&Change) -> bool| {
+            meddler.reported.iter().position(of).unwrap_or_else(|| panic!("{what} was not reported"))
+        };
+        let via_b = |route: &bywash_fib::model::Route| {
+            route.next_hops.first().and_then(|hop| hop.gateway) == Some(Ipv4Addr::new(10, 2, 0, 9).into())
+        };
+        let moved = |to: Ipv4Addr| {
+            at(&format!("the route to {to}"), &|change| {
+                matches!(change, Change::Route(route) if route.prefix.addr == IpAddr::from(to) && via_b(route))
+            })
+        };
+        let early = [
+            at("the neighbour", &|change| matches!(change, Change::Neighbour(n) if n.addr == IpAddr::from(gateway))),
+            at("the link", &|change| matches!(change, Change::Link(link) if link.name == "c0" && !link.up)),
+            moved(first.0),
+            moved(last.0),
+            moved(Ipv4Addr::new(9, 0, 0, 0)),
+        ];
+        let end = meddler.reported.iter().rposition(|change| matches!(change, Change::Route(_))).unwrap();
+        let left = meddler.reported[*early.iter().max().unwrap()..end].len();
+        assert!(left > REPORT_AT / 2, "{early:?} of {end}");
+
+        // Routes that the dump had shown before they changed, or passed before they were added, end as the kernel's.
+        let deadline = Instant::now() + bywash_lab::patience(Duration::from_secs(30));
+        loop {
+            while follower.receive(&mut |change| meddler.put(change)).unwrap() {}
+            if follower.due().is_some_and(|due| due <= Instant::now()) {
+                follower.read(&mut meddler).unwrap();
+            }
+            follower.report(&mut |change| meddler.put(change));
+            let differences = State::diff(&meddler.state, &State::read().unwrap());
+            if follower.is_settled() && differences.is_empty() {
+                break;
+            }
+            assert!(Instant::now() < deadline, "{differences:?}");
+        }
+    })
+    .unwrap();
+}
