@@ -86,17 +86,19 @@ impl Resolver<'_> {
         };
         let mut hops: Vec<NextHop> = Vec::new();
         if body.object != 0 && matches!(kind, RouteKind::Unicast | RouteKind::Blackhole) {
-            let mut discards = false;
+            let (mut discards, mut unknown) = (false, false);
             for (id, weight) in self.members(body.object) {
                 match self.objects.get(&id).map(|object| &object.value) {
                     Some(Object::Leg(leg)) => hops.push(self.hop(leg, weight)),
                     Some(Object::Blackhole) => discards = true,
-                    Some(Object::Group(_)) | None => {}
+                    Some(Object::Group(_)) => {}
+                    None => unknown = true,
                 }
             }
             // The kernel shows any route as a blackhole while its object discards (fib_dump_info, rt6_fill_node). Once
-            // the object forwards, only the kernel knows whether the route itself discards.
-            if kind == RouteKind::Blackhole && !discards {
+            // the object forwards, only the kernel knows whether the route itself discards. Nor is an object known whose
+            // message was lost.
+            if kind == RouteKind::Blackhole && !discards || unknown {
                 hops = vec![NextHop { index: 0, outer: None, gateway: None, weight: 1, alive: true }];
             }
             kind = if discards { RouteKind::Blackhole } else { RouteKind::Unicast };
@@ -221,8 +223,8 @@ impl Bodies {
 impl Body {
     /// Returns whether this is the same route as `other`, ignoring dead marks, which change over time.
     pub fn is(&self, other: &Self) -> bool {
-        (self.kind, self.protocol, self.scope, self.mtu, self.source, self.object)
-            == (other.kind, other.protocol, other.scope, other.mtu, other.source, other.object)
+        (self.kind, self.protocol, self.scope, self.mtu, self.source, self.object, self.others)
+            == (other.kind, other.protocol, other.scope, other.mtu, other.source, other.object, other.others)
             && self.legs.len() == other.legs.len()
             && self.legs.iter().zip(&other.legs).all(|(a, b)| a.has_same_target(b) && a.weight == b.weight)
     }

@@ -571,6 +571,12 @@ impl Kernel {
         }
     }
 
+    /// Returns whether a neighbour is known with its link-layer address.
+    pub fn knows(&self, neighbour: &Neighbour) -> bool {
+        let known = self.neighbours.get(&(neighbour.index, neighbour.addr));
+        known.is_some_and(|known| known.value.mac == neighbour.mac)
+    }
+
     fn drop_neighbour(&mut self, key: (u32, IpAddr)) {
         if let Some(old) = self.neighbours.remove(&key) {
             self.pending.neighbours.entry(key).or_insert(Some(old.value));
@@ -622,10 +628,15 @@ impl Kernel {
     fn object_gone(&mut self, id: u32) -> Scope {
         self.objects.remove(&id);
         self.stirred_objects = true;
-        // IPv4 routes that use it are removed silently, and groups shrink.
-        let grouped = |object: &Object| matches!(object, Object::Group(members) if members.iter().any(|m| m.0 == id));
-        let used = self.objects.values().any(|object| grouped(&object.value))
-            || self.bodies.iter().any(|(_, entry)| entry.body.object == id);
+        // IPv4 routes that use it are removed silently, and groups shrink and go (remove_nexthop_from_groups).
+        let mut used = self.bodies.iter().any(|(_, entry)| entry.body.object == id);
+        self.objects.retain(|_, object| {
+            let Object::Group(members) = &mut object.value else { return true };
+            let before = members.len();
+            members.retain(|(member, _)| *member != id);
+            used |= members.len() != before;
+            !members.is_empty()
+        });
         Scope::when(used, Scope::OBJECTS | Scope::ROUTES4 | Scope::ROUTES6)
     }
 

@@ -66,6 +66,8 @@ pub struct Body {
     /// Set if the legs have, or may have, different MTUs, so that only the kernel can use them: of an IPv6 route each
     /// leg has its own, of which a message shows one.
     pub mixed_mtus: bool,
+    /// Hash of what else tells IPv4 routes of one key apart (fib_find_info): metrics, realms, `onlink`. 0 without any.
+    pub others: u64,
 }
 
 /// A next-hop object (RTM_NEWNEXTHOP).
@@ -208,13 +210,21 @@ fn route(body: &[u8], message_flags: u16, gone: bool) -> Parsed {
         object: 0,
         legs: Vec::new(),
         mixed_mtus: false,
+        others: 0,
     };
+    let v4 = family == AF_INET;
+    if v4 && flags & RTNH_F_ONLINK != 0 {
+        read.others = digest(RTNH_F_ONLINK);
+    }
     let mut leg = Leg::of(flags);
     let mut nested = false;
     let mut lifetime = 0;
     // Set if only the kernel can use the route.
     let mut kernels = false;
     for (kind, value) in Attributes::after(body, 12) {
+        if v4 && (kind == RTA_METRICS || kind == RTA_FLOW) {
+            read.others = digest((read.others, kind, value));
+        }
         match kind {
             RTA_DST => key.prefix.addr = ip(family, value)?,
             RTA_TABLE => key.table = u32_at(value, 0)?,
@@ -228,13 +238,13 @@ fn route(body: &[u8], message_flags: u16, gone: bool) -> Parsed {
                     .map(|mtu| if family == AF_INET6 { mtu.max(IPV6_MIN_MTU) } else { mtu });
                 // IPv4 then takes 576 octets for the MTU of a route by a gateway (ip_dst_mtu_maybe_forward).
                 let locked = metric(RTAX_LOCK).is_some_and(|locked| locked & 1 << RTAX_MTU != 0);
-                kernels |= family == AF_INET && locked && read.mtu.is_none();
+                kernels |= v4 && locked && read.mtu.is_none();
             }
             RTA_NH_ID => read.object = u32_at(value, 0)?,
             RTA_CACHEINFO if family == AF_INET6 => lifetime = u32_at(value, RTA_CACHEINFO_EXPIRES)? as i32,
             RTA_MULTIPATH => {
                 nested = true;
-                read.legs = multipath(family, value)?;
+                read.legs = multipath(family, value, &mut read.others)?;
             }
             _ => leg_attribute(family, kind, value, &mut leg),
         }
@@ -267,18 +277,25 @@ fn route(body: &[u8], message_flags: u16, gone: bool) -> Parsed {
     Some(Some(Event::Route { key, body: read, flags: message_flags, gone, expires }))
 }
 
-/// Parses the legs of RTA_MULTIPATH: struct rtnexthop, each followed by its attributes.
-fn multipath(family: u8, mut rest: &[u8]) -> Option<Vec<Leg>> {
+/// Parses the legs of RTA_MULTIPATH: struct rtnexthop, each followed by its attributes. Adds what else tells legs of
+/// IPv4 routes apart to `others`.
+fn multipath(family: u8, mut rest: &[u8], others: &mut u64) -> Option<Vec<Leg>> {
     let mut legs = Vec::new();
     while rest.len() >= 8 {
         let length = usize::from(u16_at(rest, 0)?);
         let one = rest.get(..length).filter(|one| one.len() >= 8)?;
         let (flags, weight) = (u32::from(u8_at(one, 2)?), u16::from(u8_at(one, 3)?) + 1);
         let mut leg = Leg { index: u32_at(one, 4)?, weight, ..Leg::of(flags) };
+        let mut more = flags & RTNH_F_ONLINK != 0;
         for (kind, value) in Attributes::after(one, 8) {
+            more |= kind == RTA_FLOW;
             if kind != RTA_OIF {
                 leg_attribute(family, kind, value, &mut leg);
             }
+        }
+        if family == AF_INET && more {
+            let flow = Attributes::after(one, 8).find(|(kind, _)| *kind == RTA_FLOW);
+            *others = digest((*others, legs.len(), flags & RTNH_F_ONLINK, flow));
         }
         legs.push(leg);
         rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
@@ -506,8 +523,13 @@ impl Encap {
 
     /// Returns an encapsulation with these properties that only the kernel can apply.
     fn kernels(properties: impl Hash) -> Self {
-        Self::Kernel(BuildHasherDefault::<DefaultHasher>::default().hash_one(properties))
+        Self::Kernel(digest(properties))
     }
+}
+
+/// Returns a hash that is the same in every process.
+fn digest(value: impl Hash) -> u64 {
+    BuildHasherDefault::<DefaultHasher>::default().hash_one(value)
 }
 
 /// Parses LWTUNNEL_IP_*, or LWTUNNEL_IP6_*, which have the same numbers; `None` for other options than those of

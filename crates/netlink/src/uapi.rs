@@ -219,6 +219,7 @@ pub const RTA_PRIORITY: u16 = 6;
 pub const RTA_PREFSRC: u16 = 7;
 pub const RTA_METRICS: u16 = 8;
 pub const RTA_MULTIPATH: u16 = 9;
+pub const RTA_FLOW: u16 = 11;
 pub const RTA_CACHEINFO: u16 = 12;
 pub const RTA_TABLE: u16 = 15;
 pub const RTA_VIA: u16 = 18;
@@ -234,6 +235,7 @@ pub const RTM_F_FIB_MATCH: u32 = 0x2000;
 /// Minimum MTU of IPv6 (linux/ipv6.h).
 pub const IPV6_MIN_MTU: u32 = 1280;
 pub const RTNH_F_DEAD: u32 = 1;
+pub const RTNH_F_ONLINK: u32 = 4;
 pub const RTNH_F_LINKDOWN: u32 = 16;
 pub const RTPROT_STATIC: u8 = 4;
 pub const RTPROT_RA: u8 = 9;

@@ -135,6 +135,21 @@ fn kinds_of_ipv6_routes() {
 
 /// The kernel neither announces that a lifetime has passed nor that it was extended.
 #[test]
+fn routes_that_only_metrics_realms_or_flags_tell_apart() {
+    let mut lines = vec!["route add 192.0.2.0/24 via 10.1.0.2 dev a0".to_string()];
+    for apart in ["advmss 1400", "realm 7", "onlink"] {
+        lines.push(format!("route append 192.0.2.0/24 via 10.1.0.2 dev a0 {apart}"));
+    }
+    for legs in ["", "onlink ", "realm 3 "] {
+        let legs = format!("nexthop via 10.1.0.2 dev a0 {legs}nexthop via 10.2.0.2 dev b0");
+        lines.push(format!("route append 192.0.2.0/24 {legs}"));
+    }
+    // Each removes the first that is left.
+    lines.extend(["route del 192.0.2.0/24"; 7].map(str::to_string));
+    each_step("alike", &lines.iter().map(String::as_str).collect::<Vec<_>>());
+}
+
+#[test]
 fn ipv6_routes_expire() {
     if skipped() {
         return;

@@ -26,7 +26,10 @@ impl Dice {
     }
 
     fn gateway4(&mut self) -> String {
-        format!("via 10.{}.0.{} onlink dev {}", 1 + self.roll(3), 2 + self.roll(3), self.device())
+        // A gateway within the network of the device is also accepted without `onlink`: such a route is another one.
+        let (n, last, onlink) = (self.roll(3), 2 + self.roll(3), self.pick(&[" onlink", " onlink", ""]));
+        let device = if onlink.is_empty() { ["a0", "b0", "c0"][n as usize] } else { self.device() };
+        format!("via 10.{}.0.{last}{onlink} dev {device}", 1 + n)
     }
 
     fn gateway6(&mut self) -> String {
@@ -40,7 +43,7 @@ impl Dice {
     fn route4(&mut self) -> String {
         let prefix = self.pick(&["192.0.2.0/24", "192.0.2.128/25", "198.51.100.0/24", "203.0.113.7/32", "default"]);
         let metric = self.pick(&["", " metric 10", " metric 20"]);
-        let extra = self.pick(&["", "", " mtu 1400", " src 10.1.0.1", " proto bird"]);
+        let extra = self.pick(&["", "", " mtu 1400", " src 10.1.0.1", " proto bird", " advmss 1400", " realm 7"]);
         let table = self.pick(&["", "", "", " table 100"]);
         match self.roll(12) {
             0 => format!("{} {prefix}{metric}{table}", self.pick(&["blackhole", "unreachable", "prohibit", "throw"])),

@@ -22,8 +22,17 @@ fn route(addr: IpAddr, ignored: bool) -> Event {
     let legs =
         vec![Leg { index: 3, gateway: None, weight: 1, dead: ignored, ignored, encap: crate::parse::Encap::None }];
     const RTN_UNICAST: u8 = 1;
-    let body =
-        Body { kind: RTN_UNICAST, protocol: 3, scope: 0, mtu: None, source: None, object: 0, legs, mixed_mtus: false };
+    let body = Body {
+        kind: RTN_UNICAST,
+        protocol: 3,
+        scope: 0,
+        mtu: None,
+        source: None,
+        object: 0,
+        legs,
+        mixed_mtus: false,
+        others: 0,
+    };
     let key = RouteKey { table: 254, prefix: Prefix { addr, len: 24 }, metric: 0 };
     Event::Route { key, body, flags: 0, gone: false, expires: None }
 }
@@ -369,4 +378,27 @@ fn gateways_that_the_kernel_may_skip_are_left_to_it() {
         kernel.apply(Event::AddressGone(3, addr(last), 24), Origin::Live);
     }
     assert_eq!(gateways(&mut kernel), [(addr(1), false), (addr(2), false)]);
+}
+
+/// A route by a next-hop object whose message was lost is not a route without next hops, which others would replace.
+#[test]
+fn routes_by_unknown_objects_are_left_to_the_kernel() {
+    let Event::Route { key, body, .. } = route([192, 0, 2, 0].into(), false) else { unreachable!() };
+    let leg = body.legs[0].clone();
+    let by = Body { object: 7, legs: vec![], ..body };
+    let mut kernel = Kernel::default();
+    let mut hops = |event| {
+        let origin = Origin::Live;
+        kernel.apply(event, origin);
+        reported(&mut kernel).into_iter().find_map(|change| match change {
+            Change::Route(route) => Some(route.next_hops.iter().map(|hop| hop.index).collect::<Vec<_>>()),
+            _ => None,
+        })
+    };
+    assert_eq!(hops(Event::Route { key, body: by, flags: 0, gone: false, expires: None }), Some(vec![0]));
+    assert_eq!(hops(Event::Object(7, Object::Group(vec![(1, 1), (2, 1)]))), None);
+    assert_eq!(hops(Event::Object(1, Object::Leg(leg.clone()))), None);
+    assert_eq!(hops(Event::Object(2, Object::Leg(Leg { index: 4, ..leg }))), Some(vec![3, 4]));
+    assert_eq!(hops(Event::ObjectGone(1)), Some(vec![4]));
+    assert_eq!(hops(Event::ObjectGone(2)), Some(vec![0]));
 }
