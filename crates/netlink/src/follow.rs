@@ -13,7 +13,7 @@ use crate::parse::{Event, Leg, parse};
 use crate::stats::Stats;
 use crate::teams::Teams;
 use crate::uapi::*;
-use bywash_fib::model::Change;
+use bywash_fib::model::{Change, Neighbour};
 use bywash_nl::Error;
 use bywash_nl::socket::{DATAGRAM, Dumped, Received, Socket};
 use bywash_nl::wire::{Message, Messages, attribute};
@@ -100,8 +100,8 @@ pub struct Follower {
     wanted: Scope,
     /// Set if the next reading ends with [`Change::Synced`].
     announce: bool,
-    /// Set if IPv6 routes changed while they were being dumped.
-    disturbed: bool,
+    /// Time at which IPv6 routes are read again because they changed while they were being dumped.
+    disturbed: Option<Instant>,
     /// Dumps in a row that have failed.
     shortages: u32,
     due: Option<Instant>,
@@ -147,7 +147,7 @@ impl Follower {
             follows,
             wanted: Scope::NONE,
             announce: false,
-            disturbed: false,
+            disturbed: None,
             shortages: 0,
             due: None,
             expiry: None,
@@ -183,12 +183,13 @@ impl Follower {
 
     /// Returns the time at which tables must be read again, if any.
     pub fn due(&self) -> Option<Instant> {
-        self.due.into_iter().chain(self.expiry).chain(self.advertised).chain(self.vlans).chain(self.links).min()
+        let timers = [self.disturbed, self.expiry, self.advertised, self.vlans, self.links];
+        self.due.into_iter().chain(timers.into_iter().flatten()).min()
     }
 
     /// Returns whether what has been read is all that there was to read.
     pub fn is_settled(&self) -> bool {
-        self.due.is_none()
+        self.due.is_none() && self.disturbed.is_none()
     }
 
     /// Schedules a full read, which ends with [`Change::Synced`].
@@ -238,6 +239,14 @@ impl Follower {
         Ok(true)
     }
 
+    /// Reads the neighbours again if one that the kernel has is not known. All notifications that precede its answer
+    /// must have been received.
+    pub fn check_neighbours(&mut self, found: &[Neighbour]) {
+        if found.iter().any(|neighbour| !self.kernel.knows(neighbour)) {
+            self.want(Scope::NEIGHBOURS);
+        }
+    }
+
     /// Reports the changes since the last report and updates the statistics.
     pub fn report(&mut self, emit: &mut dyn FnMut(Change)) {
         self.kernel.report(emit);
@@ -251,11 +260,18 @@ impl Follower {
         ] = self.kernel.sizes();
     }
 
-    /// Reads the scheduled tables again. `sink` receives the differences, those of a large table while it is being read.
+    /// Reads the tables again that are due. `sink` receives the differences, those of a large table while it is being
+    /// read.
     pub fn read(&mut self, sink: &mut dyn Sink) -> Result<(), Error> {
-        let (mut scope, announce) = (std::mem::take(&mut self.wanted), std::mem::take(&mut self.announce));
-        self.due = None;
         let began = Instant::now();
+        let (mut scope, mut announce) = (Scope::NONE, false);
+        if self.due.is_some_and(|due| due <= began) {
+            (scope, announce) = (std::mem::take(&mut self.wanted), std::mem::take(&mut self.announce));
+            self.due = None;
+        }
+        if self.disturbed.is_some_and(|at| at <= began) {
+            scope.add(Scope::ROUTES6);
+        }
         if self.expiry.is_some_and(|expiry| expiry <= began) {
             scope.add(Scope::ROUTES6.and(self.follows));
         }
@@ -300,10 +316,6 @@ impl Follower {
         self.stats.last_reading_ms = self.took.as_secs_f64() * 1e3;
         // Reads scheduled during this one wait for at least the same pause.
         self.due = self.due.map(|due| due.max(self.rest()));
-        if std::mem::take(&mut self.disturbed) {
-            self.wanted.add(Scope::ROUTES6);
-            self.due.get_or_insert(self.ended + DISTURBED.max(9 * self.took));
-        }
         if announce {
             self.stats.resyncs += 1;
             self.report(&mut |change| sink.put(change));
@@ -313,8 +325,9 @@ impl Follower {
     }
 
     fn dump(&mut self, kind: Scope, sink: &mut dyn Sink) -> Result<(), Error> {
+        let began = Instant::now();
         if kind == Scope::ROUTES6 {
-            self.expiry = None;
+            (self.expiry, self.disturbed) = (None, None);
         }
         for _ in 0..TRIES {
             let mut whole = true;
@@ -343,7 +356,9 @@ impl Follower {
                 // (fib6_dump_table), and may skip some without marking the dump as interrupted.
                 let quiet = kind != Scope::ROUTES6 || (!routes6_in(&self.log[before..]) && !self.announce);
                 self.kernel.finish(kind, quiet);
-                self.disturbed |= !quiet;
+                if !quiet {
+                    self.disturbed = Some(Instant::now() + DISTURBED.max(9 * began.elapsed()));
+                }
                 return Ok(());
             }
             self.stats.interrupted += 1;

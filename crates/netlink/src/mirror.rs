@@ -2,7 +2,7 @@
 
 use crate::elsewhere::Elsewhere;
 use crate::follow::{Follower, Sink};
-use crate::probe::Prober;
+use crate::probe::{Found, Prober};
 use crate::state::State;
 use crate::stats::Stats;
 use bywash_fib::model::Change;
@@ -45,7 +45,8 @@ impl Default for Config {
 struct Shared {
     stop: AtomicBool,
     resync: AtomicBool,
-    wake: Wake,
+    wake: Arc<Wake>,
+    found: Arc<Found>,
     stats: Mutex<Stats>,
     /// Newest change of the interfaces in other network namespaces.
     elsewhere: Mutex<Option<Change>>,
@@ -80,11 +81,14 @@ impl Mirror {
                 "cannot receive router advertisements: changes that they make to routes are not noticed: {error}"
             );
         }
-        let prober = Prober::open()?;
+        let wake = Arc::new(Wake::new()?);
+        let found = Arc::new(Found::new(Arc::clone(&wake)));
+        let prober = Prober::open(Arc::clone(&found))?;
         let shared = Arc::new(Shared {
             stop: AtomicBool::new(false),
             resync: AtomicBool::new(false),
-            wake: Wake::new()?,
+            wake,
+            found,
             stats: Mutex::default(),
             elsewhere: Mutex::default(),
         });
@@ -171,6 +175,8 @@ impl State {
         let mut state = Self::default();
         for _ in 0..8 {
             follower.want_all();
+            let due = follower.due().map_or(Duration::ZERO, |due| due.saturating_duration_since(Instant::now()));
+            thread::sleep(due);
             follower.read(&mut |change: Change| state.apply(&change))?;
             if follower.is_settled() {
                 return Ok(state);
@@ -274,7 +280,12 @@ impl Runner {
             }
             let outbox = &mut self.outbox;
             lock(&self.shared.elsewhere).take().into_iter().for_each(|change| outbox.put(change));
-            self.follower.receive(&mut |change| outbox.put(change))?;
+            // Taken first: by then, their own announcements have been received below.
+            let found = self.shared.found.take();
+            let more = self.follower.receive(&mut |change| outbox.put(change))?;
+            if !more {
+                self.follower.check_neighbours(&found);
+            }
             if std::mem::take(&mut self.follower.links_changed) {
                 // A link may have moved to another namespace, or have an interface of another one above it. If the
                 // channel is full, a search is due already.

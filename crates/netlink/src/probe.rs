@@ -2,8 +2,10 @@
 
 use crate::parse::{Event, parse};
 use crate::uapi::*;
+use bywash_fib::model::Neighbour;
 use bywash_nl::Error;
 use bywash_nl::socket::{DATAGRAM, Received, Socket};
+use bywash_nl::wake::Wake;
 use bywash_nl::wire::{Message, Messages, NLM_F_ACK, NLM_F_CREATE, Request, u16_at, u32_at};
 use bywash_sync::lock;
 use rustix::io::Errno;
@@ -16,6 +18,8 @@ use std::time::{Duration, Instant};
 /// Minimum interval between requests for one neighbour. The kernel itself solicits once a second (retrans_time), so
 /// more requests would not help.
 const INTERVAL: Duration = Duration::from_millis(500);
+/// States in which the kernel does not resolve a neighbour. NTF_USE would end them.
+const FIXED: u16 = NUD_PERMANENT | NUD_NOARP;
 /// Neighbours whose last request is remembered; beyond that, the oldest may be requested again at once.
 const REMEMBERED: usize = 16 << 10;
 
@@ -28,6 +32,30 @@ struct Inner {
     /// Keys of `requested` in the order of their requests.
     order: VecDeque<(u32, IpAddr)>,
     buffer: Vec<u8>,
+    found: Arc<Found>,
+}
+
+/// Entries that the kernel had when it was asked to resolve them, for the thread that follows its tables: a dump of
+/// neighbours may leave some out when the table changes meanwhile (neigh_dump_table), without a mark.
+#[derive(Debug)]
+pub(crate) struct Found {
+    neighbours: Mutex<Vec<Neighbour>>,
+    wake: Arc<Wake>,
+}
+
+impl Found {
+    pub fn new(wake: Arc<Wake>) -> Self {
+        Self { neighbours: Mutex::default(), wake }
+    }
+
+    pub fn take(&self) -> Vec<Neighbour> {
+        std::mem::take(&mut lock(&self.neighbours))
+    }
+
+    fn add(&self, neighbour: Neighbour) {
+        lock(&self.neighbours).push(neighbour);
+        self.wake.wake();
+    }
 }
 
 /// Requests resolution or confirmation of neighbours from the kernel. Clones share one socket and may be used from any
@@ -36,7 +64,7 @@ struct Inner {
 pub struct Prober(Arc<Mutex<Inner>>);
 
 impl Prober {
-    pub(crate) fn open() -> Result<Self, Error> {
+    pub(crate) fn open(found: Arc<Found>) -> Result<Self, Error> {
         let socket = Socket::open(&[], 256 << 10)?;
         let events = Socket::open(&[RTNLGRP_NEIGH], 1 << 20)?;
         Ok(Self(Arc::new(Mutex::new(Inner {
@@ -45,6 +73,7 @@ impl Prober {
             requested: HashMap::new(),
             order: VecDeque::new(),
             buffer: vec![0; DATAGRAM],
+            found,
         }))))
     }
 
@@ -56,7 +85,7 @@ impl Prober {
     /// Runs on the calling thread and may wait for the kernel's configuration lock: never call it from a worker.
     pub fn probe(&self, index: u32, addr: IpAddr) -> bool {
         let mut inner = lock(&self.0);
-        let Inner { socket, events, requested, order, buffer } = &mut *inner;
+        let Inner { socket, events, requested, order, buffer, found } = &mut *inner;
         let now = Instant::now();
         if requested.get(&(index, addr)).is_some_and(|last| now - *last < INTERVAL) {
             return false;
@@ -78,12 +107,17 @@ impl Prober {
             Some(code) if Errno::from_raw_os_error(-code) == Errno::EXIST => {}
             _ => return false,
         }
-        change((socket, events), buffer, (index, addr), NLM_F_REPLACE, |sequence| use_it(sequence, index, addr, 0))
+        let may = |entry: &Entry| {
+            entry.neighbour.iter().filter(|known| known.mac.is_some()).for_each(|known| found.add(known.clone()));
+            entry.state & FIXED == 0
+        };
+        let request = |sequence| use_it(sequence, index, addr, 0);
+        change((socket, events), buffer, (index, addr), NLM_F_REPLACE, may, request)
     }
 
     /// Requests that the kernel stop resolving `addr` on interface `index` and delete the entry. Returns false if there
-    /// is no such entry, it is permanent by now, or the kernel refuses. Like
-    /// [`Prober::probe`], it must not be called from a worker.
+    /// is no such entry, it is resolved or permanent by now, or the kernel refuses. Like [`Prober::probe`], it must not
+    /// be called from a worker.
     pub fn forget(&self, index: u32, addr: IpAddr) -> bool {
         let mut inner = lock(&self.0);
         let Inner { socket, events, requested, buffer, .. } = &mut *inner;
@@ -92,7 +126,8 @@ impl Prober {
             let request = Request::new(RTM_DELNEIGH, NLM_F_ACK, sequence, &body(index, addr, 0));
             destination(request, addr)
         };
-        change((socket, events), buffer, (index, addr), NLM_F_CREATE | NLM_F_REPLACE, delete)
+        let may = |entry: &Entry| entry.state & !(NUD_INCOMPLETE | NUD_FAILED) == 0;
+        change((socket, events), buffer, (index, addr), NLM_F_CREATE | NLM_F_REPLACE, may, delete)
     }
 }
 
@@ -107,7 +142,7 @@ fn ask(socket: &mut Socket, buffer: &mut [u8], request: impl FnOnce(u32) -> Requ
     sent.ok().and(code)
 }
 
-/// Sends a request that changes an entry, unless the entry is permanent or NOARP. Returns whether it was changed.
+/// Sends a request that changes an entry, if there is one and it `may` be changed. Returns whether it was changed.
 ///
 /// Netlink has no conditional request. If the entry was made permanent between the query and the request, the request
 /// undid that: it is made permanent again, as announced, unless it was deleted since. `again` holds the flags of that
@@ -117,10 +152,11 @@ fn change(
     buffer: &mut [u8],
     (index, addr): (u32, IpAddr),
     again: u16,
+    may: impl Fn(&Entry) -> bool,
     request: impl FnOnce(u32) -> Request,
 ) -> bool {
     while !matches!(events.receive(buffer), Ok(Received::Empty) | Err(_)) {}
-    let Some(own) = may_change(socket, buffer, index, addr) else { return false };
+    let Some(Entry { port: own, .. }) = entry(socket, buffer, index, addr).filter(may) else { return false };
     if ask(socket, buffer, request) != Some(0) {
         return false;
     }
@@ -157,7 +193,7 @@ fn after(message: &Message<'_>, own: u32) -> Option<Option<Vec<u8>>> {
 
 /// Returns whether a neighbour message has a permanent or NOARP entry.
 fn is_fixed(body: &[u8]) -> bool {
-    u16_at(body, 8).is_some_and(|state| state & (NUD_PERMANENT | NUD_NOARP) != 0)
+    u16_at(body, 8).is_some_and(|state| state & FIXED != 0)
 }
 
 /// Returns whether a message is about this neighbour.
@@ -169,18 +205,31 @@ fn is_about(message: &Message<'_>, index: u32, addr: IpAddr) -> bool {
     }
 }
 
-/// Asks for an entry. Returns the number of `socket` (`nlmsg_pid`); `None` if there is no entry or the kernel may not
-/// change its state, that is, it is permanent or NOARP.
-fn may_change(socket: &mut Socket, buffer: &mut [u8], index: u32, addr: IpAddr) -> Option<u32> {
+/// An entry as the kernel shows it.
+struct Entry {
+    /// State (NUD_*).
+    state: u16,
+    /// `None` if the mirror does not follow such entries.
+    neighbour: Option<Neighbour>,
+    /// Number of the socket that asked (`nlmsg_pid`).
+    port: u32,
+}
+
+/// Asks for an entry; `None` if there is none.
+fn entry(socket: &mut Socket, buffer: &mut [u8], index: u32, addr: IpAddr) -> Option<Entry> {
     let asked =
         socket.send(|sequence| destination(Request::new(RTM_GETNEIGH, 0, sequence, &body(index, addr, 0)), addr));
-    let mut may = None;
+    let mut found = None;
     while let Ok(Received::Datagram(length)) = socket.receive(buffer) {
         for message in Messages::new(&buffer[..length]).filter(|message| message.kind == RTM_NEWNEIGH) {
-            may = (!is_fixed(message.body)).then_some(message.port);
+            let neighbour = match parse(&message) {
+                Ok(Some(Event::Neighbour(neighbour))) => Some(neighbour),
+                _ => None,
+            };
+            found = u16_at(message.body, 8).map(|state| Entry { state, neighbour, port: message.port });
         }
     }
-    asked.ok().and(may)
+    asked.ok().and(found)
 }
 
 fn use_it(sequence: u32, index: u32, addr: IpAddr, flags: u16) -> Request {

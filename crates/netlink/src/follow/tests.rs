@@ -1,8 +1,11 @@
 use super::*;
 use crate::State;
 use crate::change::{Changer, Changes};
+use crate::probe::{Found, Prober};
 use bywash_lab::Namespace;
+use bywash_nl::wake::Wake;
 use std::net::Ipv4Addr;
+use std::sync::Arc;
 
 /// Links are read every second beside a bridge.
 #[test]
@@ -13,6 +16,56 @@ fn other_readings_do_not_delay_that_of_vlans() {
     let later = now + LINKS_AGAIN;
     assert_eq!(vlans_due(Some(first), false, later), first);
     assert_eq!(vlans_due(Some(first), true, later), later + VLANS_AGAIN);
+}
+
+#[test]
+fn readings_do_not_wait_for_that_of_disturbed_routes() {
+    let mut follower = Follower::new(1 << 20, Duration::ZERO, true).unwrap();
+    let later = Instant::now() + Duration::from_secs(3600);
+    follower.disturbed = Some(later);
+    assert_eq!(follower.due(), Some(later));
+    follower.want(Scope::ROUTES4);
+    assert!(follower.due().is_some_and(|due| due <= Instant::now()));
+    // Nor does what is due before end the pause of the others.
+    follower.due = Some(later);
+    follower.vlans = Some(Instant::now());
+    follower.read(&mut |_: Change| {}).unwrap();
+    assert!(follower.wanted.has(Scope::ROUTES4));
+    assert_eq!((follower.due, follower.disturbed), (Some(later), Some(later)));
+}
+
+#[test]
+fn neighbours_that_a_dump_has_left_out_are_read_again_when_they_are_needed() {
+    if let Err(reason) = bywash_lab::require_lab() {
+        return bywash_lab::report_skip(&reason);
+    }
+    let ns = Namespace::new("found").unwrap();
+    ns.ip_batch(
+        "link add a0 type veth peer name a1\nlink set a1 up\nlink set a0 up\naddr add 10.1.0.1/24 dev a0\n\
+         neigh add 10.1.0.9 lladdr 02:00:00:00:00:09 dev a0 nud permanent\n\
+         neigh add 10.1.0.8 lladdr 02:00:00:00:00:08 dev a0 nud reachable\n",
+    )
+    .unwrap();
+    ns.enter(|| {
+        let found = Arc::new(Found::new(Arc::new(Wake::new().unwrap())));
+        let prober = Prober::open(Arc::clone(&found)).unwrap();
+        let mut follower = Follower::new(1 << 20, Duration::ZERO, true).unwrap();
+        let index = crate::interface_by_name("a0").unwrap().unwrap().index;
+        for last in [8, 9] {
+            prober.probe(index, Ipv4Addr::new(10, 1, 0, last).into());
+        }
+        let found = found.take();
+        let macs: Vec<_> = found.iter().map(|known| known.mac).collect();
+        assert_eq!(macs, [8, 9].map(|last| Some([2, 0, 0, 0, 0, last])));
+        follower.check_neighbours(&found);
+        let mut state = State::default();
+        follower.read(&mut |change: Change| state.apply(&change)).unwrap();
+        follower.report(&mut |change| state.apply(&change));
+        assert!(found.iter().all(|known| follower.kernel.knows(known)));
+        follower.check_neighbours(&found);
+        assert!(follower.is_settled());
+    })
+    .unwrap();
 }
 
 /// Receives what a reading reports, and changes the kernel's tables after the first route.
