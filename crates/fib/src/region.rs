@@ -231,6 +231,17 @@ impl Region {
         self.word(at).fetch_add(value, Ordering::Relaxed);
     }
 
+    /// Clears the bits of word `at` that `mask` lacks. For any thread.
+    #[inline(always)]
+    pub fn and(&self, at: usize, mask: u64) {
+        self.word(at).fetch_and(mask, Ordering::Release);
+    }
+
+    /// Replaces word `at` by what `new` makes of it, unless that is `None`; returns whether it did. For any thread.
+    pub fn update(&self, at: usize, new: impl FnMut(u64) -> Option<u64>) -> bool {
+        self.word(at).fetch_update(Ordering::Release, Ordering::Relaxed, new).is_ok()
+    }
+
     /// Returns half-word `at`, modulo the reservation, of a word that is accessed by halves only.
     #[inline(always)]
     pub fn half(&self, at: usize) -> &AtomicU32 {

@@ -55,6 +55,8 @@ pub(super) const PACKETS: usize = 6;
 /// Word of a record with its generation (0: none), and above it the changes of the checksums: see
 /// [`Sums`].
 pub(super) const STATE: usize = 7;
+/// Bits of the generation in the word [`STATE`]. The generation of a revoked flow is 0.
+pub(super) const GENERATION: u64 = 0xffff_ffff;
 
 /// Returns the number of words of a record whose tuples have `N` words of addresses.
 pub(super) const fn record_words<const N: usize>() -> usize {

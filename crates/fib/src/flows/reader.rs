@@ -2,8 +2,8 @@
 
 use super::Traffic;
 use super::layout::{
-    BUCKET, END, KEYS, Key, Keys, PACKETS, SIZE, SLOTS, STATE, Size, Sums, addresses_at, bytes_at, generation_at, hash,
-    record_at, record_words, rest_at, second,
+    BUCKET, END, GENERATION, KEYS, Key, Keys, PACKETS, SIZE, SLOTS, STATE, Size, Sums, addresses_at, bytes_at,
+    generation_at, hash, record_at, record_words, rest_at, second,
 };
 use crate::region::Region;
 use std::sync::atomic::Ordering;
@@ -196,10 +196,11 @@ impl<const N: usize> FlowTable<N> {
         }
     }
 
-    /// Revokes a flow: no packet belongs to it until the writer has confirmed it.
+    /// Revokes a flow: no packet belongs to it any more. The writer removes it, and adds another for the connection once
+    /// this may have one again.
     #[inline]
     pub fn revoke(&self, hit: Hit) {
-        self.region.half(2 * (record_at::<N>(hit.record()) + STATE)).store(0, Ordering::Relaxed);
+        self.region.and(record_at::<N>(hit.record()) + STATE, !GENERATION);
     }
 
     /// Counts a packet of `bytes` bytes that has been forwarded.

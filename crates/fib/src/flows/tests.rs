@@ -254,10 +254,11 @@ fn a_reader_finds_all_flows_between_any_two_stores() {
             flows.remove(id);
         }
         if n % 8 == 0 {
-            // Without readers in the domain, the second call ends the grace period that the first one began.
+            // Without readers in the domain, each call ends the grace period that the one before began.
             flows.collect();
             let now = flows.reader().v4.size();
             sizes.lock().unwrap().retain(|size| *size == now);
+            flows.collect();
             assert_eq!(flows.collect(), 0);
         }
     }
@@ -321,6 +322,41 @@ fn readers_find_what_stays_while_the_table_changes() {
     stop.store(true, Ordering::Relaxed);
     readers.into_iter().for_each(|reader| reader.join().unwrap());
     assert!(flows.reader().v4.size().buckets() > 100);
+}
+
+/// A slot that has moved names its record until the grace period of both ends: a reader can find the record by it
+/// meanwhile.
+#[test]
+fn a_record_is_not_used_again_while_a_reader_may_have_found_it_by_a_slot_that_moved() {
+    let domain = Qsbr::new();
+    let mut flows = Flows::with_keys(&domain, [None, None], 1 << 20, [keys(3); 2], Size::of(1)).unwrap();
+    flows.set_generation(1);
+    let mut reader = domain.register();
+    let mut ids = HashMap::new();
+    let by_slots = |flows: &Flows| {
+        let region = &flows.v4.table.region;
+        flows.v4.stale.iter().map(|place| (region.load32(*place as usize) & layout::END) >> 1).collect::<Vec<_>>()
+    };
+    for n in (0..).step_by(2) {
+        let id = flows.insert(&flow(n), 1).unwrap();
+        ids.insert(id.0, id);
+        if !flows.v4.stale.is_empty() {
+            break;
+        }
+    }
+    let moved = by_slots(&flows)[0];
+    flows.remove(ids[&moved]);
+    flows.collect();
+    // Announces the new epoch, and finds the record by the slot afterwards.
+    reader.quiescent();
+    assert!(by_slots(&flows).contains(&moved));
+    flows.collect();
+    assert!(by_slots(&flows).is_empty() && !flows.v4.free.contains(&moved));
+    flows.collect();
+    assert!(!flows.v4.free.contains(&moved));
+    reader.quiescent();
+    flows.collect();
+    assert!(flows.v4.free.contains(&moved));
 }
 
 #[test]

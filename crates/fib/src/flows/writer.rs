@@ -2,13 +2,15 @@
 //!
 //! # Order of the writes
 //! A record is whole before a slot names it. A removed flow first loses its generation, then its slots; the record is
-//! used again after a grace period, since readers may still hold it. When a bucket is split, the slots that move are
+//! used again after a grace period, since readers may still hold it, and after another one if a slot that had moved still
+//! named it. When a bucket is split, the slots that move are
 //! written into the new bucket before the size that leads there; in the old one they stay until a grace period has
 //! passed, for readers that have read the size before.
 
 use super::layout::{
-    BASE, BUCKETS, END, KEYS, Key, Keys, PACKETS, RECORDS, SEGMENT_WORDS, SEGMENTS, SIZE, SLOTS, STATE, Size, Sums,
-    addresses_at, bytes_at, crosses, first_record, generation_at, hash, record_at, record_words, rest_at, second,
+    BASE, BUCKETS, END, GENERATION, KEYS, Key, Keys, PACKETS, RECORDS, SEGMENT_WORDS, SEGMENTS, SIZE, SLOTS, STATE,
+    Size, Sums, addresses_at, bytes_at, crosses, first_record, generation_at, hash, record_at, record_words, rest_at,
+    second,
 };
 use super::reader::{FlowTable, Hit};
 use super::{Refused, Traffic};
@@ -38,7 +40,7 @@ fn places(bucket: usize) -> std::ops::Range<usize> {
 
 /// The writer of one family's table.
 pub(super) struct Writer<const N: usize> {
-    table: Arc<FlowTable<N>>,
+    pub(super) table: Arc<FlowTable<N>>,
     domain: Qsbr,
     generation: u32,
     /// Size that the index begins with.
@@ -51,12 +53,12 @@ pub(super) struct Writer<const N: usize> {
     records: usize,
     /// Lowest record that has never been used.
     top: u32,
-    free: Vec<u32>,
+    pub(super) free: Vec<u32>,
     garbage: Garbage,
     waiting: Option<Waiting>,
     /// Places of slots that have moved to another bucket and are still to be cleared, whether or not their grace period
     /// has begun.
-    stale: HashSet<u32>,
+    pub(super) stale: HashSet<u32>,
     len: usize,
     /// Number of candidates that were taken.
     pub(super) taken: u64,
@@ -66,8 +68,16 @@ pub(super) struct Writer<const N: usize> {
 #[derive(Default)]
 struct Garbage {
     records: Vec<u32>,
+    /// Records that slots named until the last grace period had passed.
+    unnamed: Vec<u32>,
     /// Places of slots that have moved to another bucket.
     slots: Vec<u32>,
+}
+
+impl Garbage {
+    fn is_empty(&self) -> bool {
+        self.records.is_empty() && self.unnamed.is_empty() && self.slots.is_empty()
+    }
 }
 
 /// Garbage whose grace period has begun.
@@ -108,7 +118,8 @@ impl<const N: usize> Writer<N> {
     }
 
     pub fn memory(&self) -> usize {
-        let slots = |garbage: &Garbage| garbage.records.capacity() + garbage.slots.capacity();
+        let slots =
+            |garbage: &Garbage| garbage.records.capacity() + garbage.unnamed.capacity() + garbage.slots.capacity();
         let waiting = self.waiting.as_ref().map_or(0, |waiting| slots(&waiting.garbage));
         (self.index + self.records) * SEGMENT + (self.free.capacity() + slots(&self.garbage) + waiting) * 4
     }
@@ -165,13 +176,13 @@ impl<const N: usize> Writer<N> {
 
     /// Sets the generation of a flow unless the writer or a reader has revoked it; returns whether it was set.
     pub fn confirm(&mut self, record: u32, generation: u32) -> bool {
-        let half = self.table.region.half(2 * (record_at::<N>(record) + STATE));
-        half.fetch_update(Ordering::Release, Ordering::Relaxed, |old| (old != 0).then_some(generation)).is_ok()
+        let new = |old| (old & GENERATION != 0).then_some(old & !GENERATION | u64::from(generation));
+        self.table.region.update(record_at::<N>(record) + STATE, new)
     }
 
     /// Makes a flow invalid: no packet belongs to it.
     pub fn revoke(&mut self, record: u32) {
-        self.table.region.half(2 * (record_at::<N>(record) + STATE)).store(0, Ordering::Release);
+        self.table.region.and(record_at::<N>(record) + STATE, !GENERATION);
     }
 
     pub fn remove(&mut self, record: u32) {
@@ -231,19 +242,24 @@ impl<const N: usize> Writer<N> {
             self.domain.passed(waiting.epoch) && waiting.outside.as_ref().is_none_or(JoinHandle::is_finished)
         };
         if let Some(Waiting { garbage, .. }) = self.waiting.take_if(passed) {
-            // Slots first: they may name records that are used again from now on.
             for place in &garbage.slots {
                 self.stale.remove(place);
                 self.put(*place as usize, 0);
             }
-            self.free.extend(garbage.records);
+            self.free.extend(garbage.unnamed);
+            // Until now, a reader could find a record by such a slot.
+            match garbage.slots.is_empty() {
+                true => self.free.extend(garbage.records),
+                false => self.garbage.unnamed.extend(garbage.records),
+            }
         }
-        if self.waiting.is_none() && !(self.garbage.records.is_empty() && self.garbage.slots.is_empty()) {
+        if self.waiting.is_none() && !self.garbage.is_empty() {
             let garbage = std::mem::take(&mut self.garbage);
             let epoch = self.domain.advance();
             self.waiting = Some(Waiting { garbage, epoch, outside: self.outside() });
         }
-        self.garbage.records.len() + self.waiting.as_ref().map_or(0, |waiting| waiting.garbage.records.len())
+        let used = |garbage: &Garbage| garbage.records.len() + garbage.unnamed.len();
+        used(&self.garbage) + self.waiting.as_ref().map_or(0, |waiting| used(&waiting.garbage))
     }
 
     /// Starts to wait for readers outside the domain, which takes milliseconds, in a thread of its own.

@@ -175,7 +175,7 @@ pub struct XdpVlan {
     pub mac: [u8; 6],
     /// Longest frame for user space, as [`XdpConfig::max_frame`], with the tag.
     pub max_frame: u32,
-    /// Packets that go to the kernel; no flows pass it.
+    /// Packets that go to the kernel.
     pub gate: XdpGate,
     /// Source check, as [`XdpConfig::source_check`].
     pub source_check: RpFilter,
