@@ -359,11 +359,10 @@ static __always_inline struct frame frame_of(struct __sk_buff *skb, const struct
 	};
 }
 
-/* Filters of other interfaces may redirect packets to a port's ingress: with the type that they had there, and a mark
- * by which rules select. */
-
 /* Returns the port's address and flags, as mac_and_flags() does; for a packet to another host, an address that no such
- * packet has: that of a group. A member of a bridge may have another address than the bridge. */
+ * packet has: that of a group. Filters of other interfaces may redirect packets to a port's ingress, with the type that
+ * they had there (and with a mark by which rules select). A member of a bridge may have another address than the
+ * bridge. */
 static __always_inline __u64 mac_and_flags_for(const struct __sk_buff *skb, const struct bywash_port *port)
 {
 	__u64 mine = mac_and_flags(port);
@@ -412,8 +411,15 @@ static __always_inline void update_checksum(struct __sk_buff *skb, const struct 
 {
 	__u64 udp = t->checksum == UDP_CHECKSUM4 || t->checksum == UDP_CHECKSUM6 ? BPF_F_MARK_MANGLED_0 : 0;
 	__u32 at = ETH_HLEN + t->checksum;
-	__u16 addresses = change(t, 1), ports = fold(change(t, 0) + (__u16)~addresses);
+	__u16 addresses = change(t, 1), ports = fold(change(t, 0) + (__u16)~addresses), field;
 
+	/* No checksum compensates for the ports; for IPv4's addresses, that of the header does. */
+	if (udp && !bpf_skb_load_bytes(skb, at, &field, sizeof(field)) && !field) {
+		bpf_csum_update(skb, ports);
+		if (t->checksum == UDP_CHECKSUM6)
+			bpf_csum_update(skb, addresses);
+		return;
+	}
 	bpf_l4_csum_replace(skb, at, 0, addresses, BPF_F_PSEUDO_HDR | udp);
 	bpf_l4_csum_replace(skb, at, 0, ports, udp);
 	/* The first call adjusts a NIC's packet sum, as is right for IPv4, where the header's checksum compensates for

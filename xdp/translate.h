@@ -255,7 +255,7 @@ static __always_inline int translate(struct frame *f, struct translation *t, voi
 	if (!record)
 		return !skb && proto == IPPROTO_UDP ? TO_TUNNEL : missed(ip, rest, class == L4_CLOSING, v6);
 	if (unlikely(class == L4_CLOSING)) {
-		/* The generation: no packet belongs to the flow until control has found it valid again. */
+		/* The generation: no packet belongs to the flow any more, and control removes it. */
 		*(volatile __u32 *)(record + FLOW_STATE) = 0;
 		return PASS_POLICY;
 	}

@@ -312,7 +312,7 @@ impl Program {
             self.config =
                 XdpConfig { gate, sending, bridging, rules: false, fib_lookup: false, fib_cache: false, ..self.config };
             // Errors are those of the maps, which have been written before.
-            let _ = self.datapath.set_port(self.entry(&self.config));
+            let _ = self.datapath.set_port(self.entry(&self.config, self.xdp.is_some()));
             let _ = self.datapath.set_vlans(self.id, &[]);
             // Cached answers of the kernel may lead to this port. (Not after each failure: the caller tries again.)
             if led_here {
@@ -334,11 +334,15 @@ impl Program {
             // renamed.
             let link = LinkInfo::of_index(self.index)?;
             refuse_other(&link)?;
+            if self.tc.is_some() {
+                self.named(self.write(&self.config, true))?;
+            }
             let attached = attach_xdp(&self.datapath.lock(), self.first.as_ref(), &link, Hook::XdpSkb);
             let failed = |reason| Error::Attach { interface: self.interface.clone(), reason };
             self.xdp = Some(attached.map_err(failed)?);
         }
-        let set = self.named(self.datapath.set_port(self.entry(&config)));
+        let xdp = self.xdp.is_some();
+        let set = self.named(self.datapath.set_port(self.entry(&config, xdp)));
         let led_here = set.is_ok() || self.config.sending != XdpSending::default();
         if led_here && (config.sending != self.config.sending || config.fib_cache != self.config.fib_cache) {
             // Cached next hops may lead to this port.
@@ -346,18 +350,25 @@ impl Program {
         }
         set?;
         self.config = config;
-        self.named(self.datapath.set_vlans(self.id, &self.vlan_entries()))?;
-        if !for_user && self.tc.is_some() && !self.waits {
+        self.named(self.datapath.set_vlans(self.id, &self.vlan_entries(xdp)))?;
+        if xdp && !for_user && self.tc.is_some() && !self.waits {
             self.xdp = None;
+            self.named(self.write(&self.config, false))?;
         }
         Ok(())
     }
 
+    /// Writes the entries of the port and its VLANs for a program that runs in XDP, or only in traffic control.
+    fn write(&self, config: &XdpConfig, xdp: bool) -> Result<(), Error> {
+        self.datapath.set_port(self.entry(config, xdp))?;
+        self.datapath.set_vlans(self.id, &self.vlan_entries(xdp))
+    }
+
     /// Returns the port's entry in the program.
-    fn entry(&self, config: &XdpConfig) -> RawPort {
+    fn entry(&self, config: &XdpConfig, xdp: bool) -> RawPort {
         let mut entry = config.entry(self.id, self.index, self.native);
         entry.cpus = self.cpus;
-        if self.tc.is_some() {
+        if self.tc.is_some() && !xdp {
             // Traffic control sends the skb, whose mark the kernel heeds.
             entry.flags &= !FLAG_PARTIAL;
         }
@@ -369,11 +380,11 @@ impl Program {
 
     /// Returns the VLANs: the tag of each, the number of its entry, and the entry. Level and hash are those of the
     /// port.
-    fn vlan_entries(&self) -> Vec<([u8; 4], u16, RawPort)> {
+    fn vlan_entries(&self, xdp: bool) -> Vec<([u8; 4], u16, RawPort)> {
         let entry = |vlan: &XdpVlan| {
             let XdpVlan { mac, max_frame, gate, source_check, rules, bridging, .. } = *vlan;
             let config = XdpConfig { mac, max_frame, gate, source_check, rules, bridging, ..self.config };
-            let entry = self.entry(&config);
+            let entry = self.entry(&config, xdp);
             let entry = RawPort { route_id: vlan.id, sending: entry.sending & SENDING_CHUNKS, ..entry };
             (vlan.tag, vlan.entry, entry)
         };
@@ -588,11 +599,11 @@ mod tests {
         require!(require_lab());
         with_tc(|mut program, _| {
             let config = XdpConfig { partial: true, ..XdpConfig::default() };
-            let partial = |program: &Program| program.entry(&config).flags & FLAG_PARTIAL != 0;
-            assert!(!partial(&program));
+            let partial = |program: &Program, xdp| program.entry(&config, xdp).flags & FLAG_PARTIAL != 0;
+            assert_eq!([false, true].map(|xdp| partial(&program, xdp)), [false, true]);
             program.tc = None;
-            assert!(partial(&program) && !program.is_native());
-            assert_eq!(program.entry(&XdpConfig::default()).flags & FLAG_PARTIAL, 0);
+            assert!(partial(&program, false) && !program.is_native());
+            assert_eq!(program.entry(&XdpConfig::default(), false).flags & FLAG_PARTIAL, 0);
         });
     }
 }
