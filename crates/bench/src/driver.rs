@@ -11,7 +11,6 @@ use bywash_port::af_xdp::{
     self, HEAD, Hop, HopKind, LinkInfo, Program, RpFilter, TAKES_FRAMES, XdpAttach, XdpBridging, XdpConfig, XdpGate,
     XdpVlan,
 };
-use bywash_router::control;
 use bywash_router::vlan::{FIRST, tag};
 use bywash_router::xdp::{Targets, XdpTableSink};
 use bywash_sync::Qsbr;
@@ -163,7 +162,7 @@ fn measure<A: Addr + synth::Random>(
         program.set_vlans(vec![vlan])?;
     }
     driver.program.publish(&(0..=synth::NEXT_HOPS).map(hop).collect::<Vec<_>>(), &[], 0);
-    let [memory4, memory6] = control::TableSink::memory(&mut driver);
+    let [memory4, memory6] = driver.memory();
     let domain = Qsbr::new();
     let mut table = Table::shared(&domain, if family == 4 { memory4 } else { memory6 })?;
     table.load(routes.iter().copied());

@@ -688,9 +688,6 @@ pub static SECRET_FROM: Section = Section {
     ],
 };
 
-/// Keys that were renamed: the header of their section, the former and the present name.
-pub static RENAMED: &[(&str, &str, &str)] = &[("[[port]]", "mode", "xdp")];
-
 /// Top-level keys and tables of the file, in the order of the reference.
 pub static SECTIONS: &[&Section] =
     &[&TOP, &PORT, &WORKER_KEYS, &POOL, &ROUTER, &KERNEL, &SWITCH, &CMTS, &GROUP, &PROFILE, &FLOW, &API];

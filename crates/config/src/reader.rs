@@ -2,7 +2,6 @@
 //! after an error, so that all errors are reported at once; serde would stop at the first.
 
 use crate::key::{Key, Section, Takes, either, kind};
-use crate::keys::RENAMED;
 use crate::problem::{Problem, Spans, nearest};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -43,11 +42,9 @@ impl Notes {
                     if meant.is_none_or(|key| key.takes.secret().is_some()) {
                         self.secrets.push(value.span());
                     }
-                    let renamed = |(header, old, _): &&(&str, _, _)| *header == section.header && old == name.get_ref();
-                    let expected = match (RENAMED.iter().find(renamed), nearest(name.get_ref(), known())) {
-                        (Some((.., new)), _) => format!("renamed to `{new}`"),
-                        (None, Some(name)) => format!("did you mean `{name}`?"),
-                        (None, None) => "not a key here".into(),
+                    let expected = match nearest(name.get_ref(), known()) {
+                        Some(name) => format!("did you mean `{name}`?"),
+                        None => "not a key here".into(),
                     };
                     let what = format!("unknown key `{}` in {}", name.get_ref(), section.header);
                     let list = known().collect::<Vec<_>>().join(", ");

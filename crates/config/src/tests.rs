@@ -292,8 +292,6 @@ fn all_errors_at_once() {
     );
     assert!(errors.to_string().contains("did you mean `frames`?"));
     assert!(errors.to_string().contains("did you mean `pool`?"));
-    let (wrong, place) = problem(&format!("{PORT}mode = \"native\"\n"));
-    assert_eq!((wrong.expected.as_str(), place.as_str()), ("renamed to `xdp`", "mode = \"native\""));
 }
 
 #[test]

@@ -106,7 +106,8 @@ impl Watcher {
 
     /// Watches these ports from now on. Closes the gate until their state has been read.
     pub fn set_ports(&self, ports: Vec<PortLink>) {
-        // A reading of these ports must not be numbered before the gate closes for them: it could not open the gate.
+        // Locked until the gate is closed: a reading of the new ports that was numbered before that could never open it
+        // again.
         let mut news = lock(&self.shared.ports);
         *news = Some(ports);
         self.keeper.close();

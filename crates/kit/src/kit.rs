@@ -9,7 +9,6 @@ use bywash_engine::{App, PortId, PortTable, Worker, WorkerConfig, cpus, distribu
 use bywash_frame::{Arena, ArenaConfig, Buffers, PoolConfig, PoolSet};
 use bywash_port::af_xdp::{LinkInfo, PuntPort, Umem, XdpDatapath};
 use bywash_port::{NullPort, Port, TapConfig, TapPort, TwinPort, TxQueue, TxQueueConfig};
-use bywash_router::control::TableSink;
 use bywash_router::tables::Reception;
 use bywash_router::xdp::{Targets, XdpTableSink};
 use bywash_sync::Qsbr;
@@ -66,15 +65,6 @@ impl Kit {
     pub fn workers(&mut self, count: usize) {
         let allowed = cpus::Placement::of(count).map(|placement| placement.cpus().to_vec()).unwrap_or_default();
         self.cpus = (0..count.max(1)).map(|worker| cpus::of_worker(worker, &allowed)).collect();
-    }
-
-    /// Sets the workers: one on each of `cpus`.
-    ///
-    /// # Panics
-    /// If `cpus` is empty.
-    pub fn workers_on(&mut self, cpus: &[usize]) {
-        assert!(!cpus.is_empty(), "there must be a worker");
-        self.cpus = cpus.iter().copied().map(Some).collect();
     }
 
     /// Adds a port of the application: all queues of an interface in the calling thread's network namespace. The
@@ -221,7 +211,7 @@ impl Kit {
             // A program that the kernel does not allow to forward looks up the kernel's tables instead.
             let program = datapath.filter(|program| program.refused().is_none());
             let sink = program.map(|program| XdpTableSink { program, targets: Targets::default() });
-            source.read(&domain, specs, sink.map(|sink| Box::new(sink) as Box<dyn TableSink>))
+            source.read(&domain, specs, sink)
         });
         let follower = follower.transpose()?;
         let mut tables: Vec<_> = (0..count).map(|_| (PortTable::new(), vec![])).collect();

@@ -3,8 +3,9 @@
 use crate::Error;
 use crate::shown::{Shown, ShownPort};
 use bywash_netlink::{Config, Mirror};
-use bywash_router::control::{Control, PortSpec, TableSink};
+use bywash_router::control::{Control, PortSpec};
 use bywash_router::tables::Tables;
+use bywash_router::xdp::XdpTableSink;
 use bywash_sync::{Published, Qsbr, Reader, lock};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::RecvTimeoutError;
@@ -52,12 +53,7 @@ impl Source {
     }
 
     /// Reads the kernel's tables for these ports. The readers of `domain` must not have been registered yet.
-    pub fn read(
-        self,
-        domain: &Qsbr,
-        ports: Vec<PortSpec>,
-        sink: Option<Box<dyn TableSink>>,
-    ) -> Result<Follower, Error> {
+    pub fn read(self, domain: &Qsbr, ports: Vec<PortSpec>, sink: Option<XdpTableSink>) -> Result<Follower, Error> {
         let Self { mirror, routes } = self;
         let mut control = Control::with_sink(domain, ports, sink).map_err(Error::Tables)?;
         let _ = routes.0.set(control.tables());

@@ -17,7 +17,6 @@ pub mod fuzz;
 mod kernel;
 mod lookup;
 mod mirror;
-pub mod netns;
 mod parse;
 mod path;
 mod pending;

@@ -31,7 +31,7 @@ pub struct Config {
     pub queue: usize,
     /// Delay before the tables are read again, so that the kernel can finish its silent changes.
     pub settle: Duration,
-    /// Set if routes, next-hop objects, rules and neighbours are followed. Links and their addresses always are.
+    /// Set if routes, next-hop objects and neighbours are followed. Links and their addresses always are.
     pub routes: bool,
 }
 

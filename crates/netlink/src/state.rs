@@ -158,11 +158,6 @@ impl State {
         self.links.get(&index)
     }
 
-    /// Returns the link with this name.
-    pub fn link_named(&self, name: &str) -> Option<&Link> {
-        self.links.values().find(|link| link.name == name)
-    }
-
     /// Returns all addresses, by interface.
     pub fn addresses(&self) -> impl Iterator<Item = &Address> {
         self.addresses.values()

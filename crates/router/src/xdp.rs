@@ -1,6 +1,5 @@
 //! The XDP program as a consumer of the router's tables: it forwards with the same tables as the workers.
 
-use crate::control;
 use crate::tables::{BondInfo, Entry, Kind, Tables};
 use crate::vlan::UNTAGGED;
 use bywash_engine::PortId;
@@ -47,7 +46,7 @@ impl Targets {
     }
 }
 
-/// [`control::TableSink`] that publishes the router's tables to the XDP program.
+/// Another consumer of the workers' tables: the XDP program that forwards by them.
 #[derive(Clone)]
 pub struct XdpTableSink {
     /// The XDP program and its maps.
@@ -56,15 +55,17 @@ pub struct XdpTableSink {
     pub targets: Targets,
 }
 
-impl control::TableSink for XdpTableSink {
-    fn memory(&mut self) -> [Box<dyn Shared>; 2] {
+impl XdpTableSink {
+    /// Provides memory for the IPv4 and the IPv6 table. Called once.
+    pub fn memory(&mut self) -> [Box<dyn Shared>; 2] {
         [Family::V4, Family::V6].map(|family| {
             let segments = self.program.segments(family);
             Box::new(Memory { segments, refused: "user space forwards the routes beyond it" }) as Box<dyn Shared>
         })
     }
 
-    fn publish(&mut self, tables: &Tables) {
+    /// Applies the next hops and groups of `tables`. On return, the program uses no older ones.
+    pub fn publish(&mut self, tables: &Tables) {
         // The program finds the ports of bonds after the buckets of groups.
         let (mut buckets, mut bonds) = (Cow::from(&tables.buckets), BTreeMap::new());
         for (id, bond) in &tables.bonds {
@@ -75,7 +76,10 @@ impl control::TableSink for XdpTableSink {
         self.program.publish(&hops, &buckets, tables.own4.octets());
     }
 
-    fn set_stations(&mut self, stations: &[(PortId, Mac, PortId)]) -> usize {
+    /// Sets the stations of bridges: the bridge's number, the MAC address, and the port that leads to it. Of the frames
+    /// that a bridge receives, the program forwards only those from these stations. Returns the number of stations that
+    /// it has no room for.
+    pub(crate) fn set_stations(&mut self, stations: &[(PortId, Mac, PortId)]) -> usize {
         let all: Vec<_> = stations.iter().map(|(bridge, mac, port)| (bridge.0, *mac, port.0)).collect();
         self.program.set_stations(&all).unwrap_or_else(|e| {
             tracing::warn!("bridges are left to the kernel: {e}");
@@ -83,16 +87,16 @@ impl control::TableSink for XdpTableSink {
         })
     }
 
-    fn renew_stations(&mut self) {
+    /// Makes the program pass the next packet of each station to the kernel.
+    pub(crate) fn renew_stations(&mut self) {
         self.program.renew_stations();
     }
 
-    fn changed(&mut self) {
+    /// Called after the tables' memory has changed: the program must discard what it has cached of it.
+    pub(crate) fn changed(&mut self) {
         self.program.changed();
     }
-}
 
-impl XdpTableSink {
     /// Returns the memory of the IPv4 and IPv6 flow tables that the program reads; can be called once.
     pub fn flow_memory(&self) -> [Box<dyn Shared>; 2] {
         [Family::V4, Family::V6].map(|family| {

@@ -3,7 +3,6 @@
 
 use super::*;
 use bywash_router::bond::XmitHash;
-use bywash_router::control::TableSink;
 use bywash_router::tables::{BondInfo, VlanInfo};
 use bywash_router::vlan::{FIRST, tag};
 use bywash_router::xdp::{Target, Targets, XdpTableSink};

@@ -36,10 +36,11 @@ pub use view::{ControlStats, HopState, HopView, NeighbourView, Place, PortView, 
 
 use crate::tables::{Cold, Entry, HashPolicy, Own4, SourceCheck, Tables};
 use crate::tunnel::{Ends, MemberPort, Paths, Tunnels, WantedPath};
+use crate::xdp::XdpTableSink;
 use bits::{V4, V6};
 use bywash_engine::PortId;
 use bywash_fib::model::{Behind, Change, Mac, Prefix, Route, RouteKind, Station};
-use bywash_fib::{Shared, Table4, Table6};
+use bywash_fib::{Table4, Table6};
 use bywash_sync::{Published, Qsbr};
 use followed::Followed;
 use hops::Hops;
@@ -74,26 +75,6 @@ pub struct PortEntry {
     pub tag: [u8; 4],
 }
 
-/// Another consumer of the workers' tables: an XDP program that forwards by them.
-pub trait TableSink: Send {
-    /// Provides memory for the IPv4 and the IPv6 table. Called once.
-    fn memory(&mut self) -> [Box<dyn Shared>; 2];
-
-    /// Applies the next hops and groups of `tables`. On return, the program uses no older ones.
-    fn publish(&mut self, tables: &Tables);
-
-    /// Sets the stations of bridges: the bridge's number, the MAC address, and the port that leads to it. Of the frames
-    /// that a bridge receives, the program forwards only those from these stations. Returns the number of stations that
-    /// it has no room for.
-    fn set_stations(&mut self, stations: &[(PortId, Mac, PortId)]) -> usize;
-
-    /// Makes the program pass the next packet of each station to the kernel.
-    fn renew_stations(&mut self);
-
-    /// Called after the tables' memory has changed: the program must discard what it has cached of it.
-    fn changed(&mut self);
-}
-
 /// The router's control side, owned by one thread.
 pub struct Control {
     domain: Qsbr,
@@ -105,7 +86,7 @@ pub struct Control {
     image: Image,
     /// Routes of tables local and main.
     main: Lookup,
-    sink: Option<Box<dyn TableSink>>,
+    sink: Option<XdpTableSink>,
     /// Destinations of the last [`Control::set_policies`].
     excepted: Vec<Prefix>,
     /// IPv4 routes of types local, broadcast, anycast and multicast: table, prefix and metric. Loopback and multicast
@@ -170,11 +151,7 @@ impl Control {
     ///
     /// # Panics
     /// Same as [`Control::new`].
-    pub fn with_sink(
-        domain: &Qsbr,
-        mut ports: Vec<PortSpec>,
-        mut sink: Option<Box<dyn TableSink>>,
-    ) -> io::Result<Self> {
+    pub fn with_sink(domain: &Qsbr, mut ports: Vec<PortSpec>, mut sink: Option<XdpTableSink>) -> io::Result<Self> {
         ports.sort_by_key(|p| p.id);
         assert!(ports.iter().enumerate().all(|(n, p)| n == usize::from(p.id.0)), "port numbers have gaps");
         let (fib4, fib6) = match &mut sink {

@@ -17,7 +17,7 @@ use bywash_fib::model::Change;
 use bywash_frame::{Buffers, Pool};
 use bywash_netlink::{Mirror, Paths};
 use bywash_nl::pace::Cost;
-use bywash_router::control::{self, Applied, Control, MasterSpec, PortSpec, PortView, TunnelSpec, VlanSpec};
+use bywash_router::control::{Applied, Control, MasterSpec, PortSpec, PortView, TunnelSpec, VlanSpec};
 use bywash_router::gates::Gates;
 use bywash_router::tunnel::{self, WantedPath};
 use bywash_router::vlan::UNTAGGED;
@@ -73,8 +73,7 @@ struct Routing {
 pub fn set_up(setup: &Setup<'_>) -> anyhow::Result<Parts> {
     // A program that the kernel does not allow to forward needs no tables.
     let forwards = setup.driver.filter(|driver| driver.program.refused().is_none());
-    let boxed = forwards.cloned().map(|driver| Box::new(driver) as Box<dyn control::TableSink>);
-    let control = Control::with_sink(setup.domain, setup.specs(), boxed)?;
+    let control = Control::with_sink(setup.domain, setup.specs(), forwards.cloned())?;
     let tables = control.tables();
     let gates = Gates::closed();
     let program = setup.driver.map(|driver| driver.program.clone());

@@ -277,7 +277,8 @@ impl<'a, 'e> Walk<'a, 'e> {
                 Expression::Mark { keep, xor } if self.keeps(*keep, *xor) => Truth::Yes,
                 Expression::Mark { .. } => return self.acts(step, "xt target MARK"),
                 // A connection that is in the table already ends the rule (nft_flow_offload_eval). Packets that meet
-                // the table see no rules at all, so that only a verdict that needs neither holds for all of them.
+                // the table skip all rules. A verdict therefore holds for every packet only if it depends neither on
+                // this rule nor on the table.
                 Expression::FlowAdd => Truth::Maybe(packets("flow add")),
                 Expression::SourceNat { address } if self.keeps_source(*address) => {
                     self.report.masquerades |= address.is_none();

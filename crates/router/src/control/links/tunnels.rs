@@ -395,8 +395,8 @@ impl Links {
         bridge.map_or_else(Vec::new, |bridge| self.reached_from(bridge, spec.own_index()))
     }
 
-    /// Returns the tunnels whose packets are forwarded: neither those that policies leave to the kernel, nor those
-    /// whose packets masquerading may change, or that the kernel does not let use their local addresses.
+    /// Returns the tunnels whose packets are forwarded. Left out are tunnels that policies leave to the kernel, tunnels
+    /// whose packets may be masqueraded, and tunnels whose local address the kernel would refuse.
     fn open_tunnels(&self) -> impl Iterator<Item = &TunnelSpec> {
         self.tunnels.values().map(|(spec, _)| spec).filter(|spec| self.is_open(spec))
     }
