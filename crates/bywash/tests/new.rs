@@ -47,6 +47,9 @@ fn an_installed_program_has_the_sources_of_a_new_application() {
     for name in ["bywash-engine", "bywash-frame", "bywash-kit", "bywash-lab", "aya"] {
         assert!(packages.iter().any(|package| package["name"] == name), "{name}: {found}");
     }
+    if Command::new("rustfmt").arg("--version").output().is_ok_and(|found| found.status.success()) {
+        cargo(&["fmt", "--check"]);
+    }
     if std::env::var_os("BYWASH_NEW_APP").is_some() {
         cargo(&["check", "--offline"]);
     }
