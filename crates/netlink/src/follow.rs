@@ -373,7 +373,7 @@ impl Follower {
         for datagram in datagrams(&log) {
             self.apply_datagram(datagram, Origin::Replay, &mut |change| sink.put(change));
         }
-        let wanted = self.kernel.judge_early();
+        let wanted = self.kernel.end_dump();
         self.want(wanted);
     }
 

@@ -131,6 +131,8 @@ pub struct Kernel {
     /// Links about which notifications have been applied early, and whether any has been about an object. What they
     /// mean for routes that the running dump has not shown yet is judged at its end.
     early: (BTreeSet<u32>, bool),
+    /// Key of the last route that the running dump has shown. More of its bodies may follow.
+    unfinished: Option<RouteKey>,
 }
 
 impl Kernel {
@@ -182,9 +184,10 @@ impl Kernel {
         }
     }
 
-    /// Returns the kinds that must be read again because of notifications that have been applied early: routes may
-    /// have been shown since as they were before.
-    pub fn judge_early(&mut self) -> Scope {
+    /// Ends a dump and the replay after it. Returns the kinds that must be read again because of notifications that have
+    /// been applied early: routes may have been shown since as they were before.
+    pub fn end_dump(&mut self) -> Scope {
+        self.unfinished = None;
         let (links, objects) = std::mem::take(&mut self.early);
         let shown = |body: &Body| body.kind == RTN_BLACKHOLE && body.object != 0;
         Scope::when(links.into_iter().any(|index| self.is_used(index)), Scope::UNDER_LINKS)
@@ -202,6 +205,7 @@ impl Kernel {
     /// Ends the dump of one kind and removes the objects that it did not show. A dump that is not `quiet` may have
     /// skipped objects; then only those that the previous dump did not show either are removed.
     pub fn finish(&mut self, kind: Scope, quiet: bool) {
+        self.unfinished = None;
         let generation = self.generation;
         if kind.has(Scope::LINKS) {
             for index in unseen(&self.links, generation) {
@@ -310,7 +314,7 @@ impl Kernel {
         })
     }
 
-    /// Emits the changes since the last report, one for each object.
+    /// Emits the changes since the last report, one for each object, except for a route of which a dump may show more.
     pub fn report(&mut self, mut emit: impl FnMut(Change)) {
         self.settle();
         let mut gone = Vec::new();
@@ -330,6 +334,10 @@ impl Kernel {
         }
         let mut list = Vec::new();
         for (key, old) in std::mem::take(&mut self.pending.routes) {
+            if self.unfinished == Some(key) {
+                self.pending.routes.insert(key, old);
+                continue;
+            }
             match key.prefix.addr {
                 IpAddr::V4(_) => self.routes4.read(&Key4::of(&key), &mut list),
                 IpAddr::V6(_) => self.routes6.read(&Key6::of(&key), &mut list),
@@ -641,6 +649,9 @@ impl Kernel {
     }
 
     fn route(&mut self, key: RouteKey, mut body: Body, flags: u16, gone: bool, origin: Origin) -> Scope {
+        if origin == Origin::Dump {
+            self.unfinished = Some(key);
+        }
         let resolver = resolver!(self);
         resolver.clear_dead_marks(&mut body.legs);
         let message = RouteMessage { key, body, flags, gone, origin, generation: self.generation };

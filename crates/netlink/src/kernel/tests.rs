@@ -402,3 +402,23 @@ fn routes_by_unknown_objects_are_left_to_the_kernel() {
     assert_eq!(hops(Event::ObjectGone(1)), Some(vec![4]));
     assert_eq!(hops(Event::ObjectGone(2)), Some(vec![0]));
 }
+
+/// Of a route with several bodies, one alone may be unusable, or seem to be the only one.
+#[test]
+fn a_route_is_not_reported_while_its_dump_may_show_more_of_it() {
+    let to: IpAddr = "2001:db8::".parse().unwrap();
+    let Event::Route { key, body, .. } = route(to, false) else { unreachable!() };
+    let other = Body { legs: vec![Leg { index: 4, ..body.legs[0].clone() }], ..body.clone() };
+    let shown = |body| Event::Route { key, body, flags: 0, gone: false, expires: None };
+    let mut kernel = Kernel::default();
+    kernel.begin(Scope::ROUTES6);
+    kernel.apply(shown(body), Origin::Dump);
+    assert_eq!(reported(&mut kernel), []);
+    kernel.apply(shown(other), Origin::Dump);
+    kernel.apply(route("2001:db9::".parse().unwrap(), false), Origin::Dump);
+    // Only the kernel can choose between the two.
+    let [Change::Route(first)] = &reported(&mut kernel)[..] else { panic!() };
+    assert_eq!((first.prefix.addr, first.next_hops[0].index), (to, 0));
+    kernel.finish(Scope::ROUTES6, true);
+    assert_eq!(reported(&mut kernel).len(), 1);
+}
