@@ -6,6 +6,7 @@ use bywash_lab::Namespace;
 use bywash_netlink::{Config, State};
 use bywash_sync::random::{STEP, splitmix64};
 use common::{Followed, Oracle, differences, skipped};
+use std::fmt::Write as _;
 use std::time::Duration;
 
 /// Yields the same changes every time.
@@ -141,7 +142,9 @@ impl Dice {
     }
 }
 
-fn bursts(seed: u64, count: usize, size: usize, config: Config) {
+/// `others`: number of further routes of each family, which make a reading last; the tables are read again beside each
+/// burst.
+fn bursts(seed: u64, count: usize, size: usize, config: Config, others: u32) {
     if skipped() {
         return;
     }
@@ -159,6 +162,18 @@ fn bursts(seed: u64, count: usize, size: usize, config: Config) {
         })
         .collect();
     batch(&ns, "-0", &mend);
+    if others > 0 {
+        batch(&ns, "-0", "link add z0 type veth peer name z1\nlink set z0 up\nlink set z1 up\n");
+        let [mut v4, mut v6] = [String::new(), String::new()];
+        for n in 0..others {
+            // On both sides of the prefixes that change.
+            let first = if n % 2 == 0 { 100 } else { 220 };
+            writeln!(v4, "route add {first}.{}.{}.0/24 dev z0", n >> 8, n & 255).unwrap();
+            writeln!(v6, "route add {:x}:{n:x}::/32 dev z0", 0x2001 + n % 2).unwrap();
+        }
+        batch(&ns, "-0", &v4);
+        batch(&ns, "-6", &v6);
+    }
     let mut followed = Followed::start(&ns, config);
     let mut dice = Dice(seed);
     for burst in 0..count {
@@ -171,6 +186,9 @@ fn bursts(seed: u64, count: usize, size: usize, config: Config) {
         for run in lines.chunk_by(|a, b| a.starts_with("-6") == b.starts_with("-6")) {
             let text: String = run.iter().map(|line| format!("{}\n", line.trim_start_matches("-6 "))).collect();
             let family = if run[0].starts_with("-6") { "-6" } else { "-0" };
+            if others > 0 {
+                followed.mirror.request_resync();
+            }
             batch(&ns, family, &text);
         }
         if dice.roll(16) == 0 {
@@ -202,20 +220,25 @@ fn batch(ns: &Namespace, family: &str, text: &str) {
 
 #[test]
 fn random_changes_one_by_one() {
-    bursts(1, 150, 1, Config::default());
+    bursts(1, 150, 1, Config::default(), 0);
 }
 
 #[test]
 fn random_changes_in_bursts() {
-    bursts(2, 80, 15, Config::default());
+    bursts(2, 80, 15, Config::default(), 0);
 }
 
 #[test]
 fn random_changes_in_large_bursts() {
-    bursts(3, 30, 100, Config::default());
+    bursts(3, 30, 100, Config::default(), 0);
 }
 
 #[test]
 fn random_changes_through_overflows() {
-    bursts(4, 25, 60, Config { receive_buffer: 1, ..Config::default() });
+    bursts(4, 25, 60, Config { receive_buffer: 1, ..Config::default() }, 0);
+}
+
+#[test]
+fn random_changes_during_long_readings() {
+    bursts(5, 12, 60, Config { settle: Duration::ZERO, ..Config::default() }, 10_000);
 }
