@@ -171,7 +171,8 @@ impl Learning {
         for (at, (mac, modem)) in changes.iter().enumerate() {
             let check = self.check(*mac, modem.is_some());
             check.and(named.insert(*mac).then_some(()).ok_or(CpeError::Twice)).map_err(|why| (at, why))?;
-            added += usize::from(modem.is_some());
+            let known = self.cpes.get(mac).is_some_and(|cpe| cpe.origin == Origin::Added);
+            added = added + usize::from(modem.is_some()) - usize::from(known);
             if added > CPES_ADDED {
                 return Err((at, CpeError::Full));
             }
@@ -338,6 +339,18 @@ mod tests {
         }
         assert!(learning.tick(Instant::now()));
         assert_eq!(learning.all().filter(|(_, cpe)| cpe.seen().is_some()).count(), 2, "the limit of a modem");
+    }
+
+    #[test]
+    fn added_addresses_may_move_and_go_when_there_is_room_for_no_more() {
+        let (mut learning, ..) = new(1);
+        let mac = |n: usize| [2, 1, 0, (n >> 16) as u8, (n >> 8) as u8, n as u8];
+        let all: Vec<_> = (0..CPES_ADDED).map(|n| (mac(n), Some(0))).collect();
+        learning.change(&all).unwrap();
+        let more = (mac(CPES_ADDED), Some(0));
+        assert_eq!(learning.change(&[more]), Err((0, CpeError::Full)));
+        learning.change(&[(mac(0), Some(1))]).unwrap();
+        learning.change(&[(mac(1), None), more]).unwrap();
     }
 
     #[test]

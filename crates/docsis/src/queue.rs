@@ -102,11 +102,16 @@ impl Set {
     #[inline]
     fn add(&mut self, list: usize, flow: usize, served: &[u64; PRIORITIES + 1]) {
         if self.lists[list].is_empty() {
-            self.served[list] = self.served[list].max(served[list]);
+            self.served[list] = later(self.served[list], served[list]);
         }
         self.lists[list].push_back(flow as u32);
         self.ready |= 1 << list;
     }
+}
+
+/// Returns the later of two virtual times, which wrap (2^48 bytes of one flow take 3.5 days at 7.5 Gbit/s).
+fn later(a: u64, b: u64) -> u64 {
+    if a.wrapping_sub(b).cast_signed() > 0 { a } else { b }
 }
 
 /// Binary digits of virtual times behind the point.
@@ -271,7 +276,7 @@ impl Queues {
             let (frame, bytes) = self.take(flow)?;
             let served = &mut self.sets[set].served[list];
             self.served[list] = *served;
-            *served += (u64::from(bytes) << FRACTION) / listed;
+            *served = served.wrapping_add((u64::from(bytes) << FRACTION) / listed);
             let f = &mut self.flows[flow];
             if list != GUARANTEED {
                 f.deficit -= i64::from(bytes);
@@ -300,7 +305,10 @@ impl Queues {
         let ready = self.sets.iter().enumerate().filter(|(_, set)| set.channels & channels != 0 && set.ready != 0);
         let lists = ready.map(|(index, set)| (index, 15 - set.ready.leading_zeros() as usize, set));
         // The highest list; of several sets the one that has sent the fewest bytes for each of its flows.
-        let first = lists.min_by_key(|&(_, list, set)| (Reverse(list), set.served[list]));
+        // They are not far apart, whether or not one has wrapped.
+        let first = lists.min_by_key(|&(_, list, set)| {
+            (Reverse(list), set.served[list].wrapping_sub(self.served[list]).cast_signed())
+        });
         first.map(|(index, list, _)| (index, list))
     }
 
