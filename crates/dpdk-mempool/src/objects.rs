@@ -49,8 +49,10 @@ impl Objects {
     /// Assigns the next number to `address`.
     pub fn add(&mut self, address: usize) {
         let end = address + self.stride;
+        // After sorting, the last run need not be the one with the last numbers.
+        let newest = self.runs.last().map(|run| run.first + self.quotient(run.end - run.start)) == Some(self.count);
         match self.runs.last_mut() {
-            Some(run) if run.end == address => run.end = end,
+            Some(run) if run.end == address && newest => run.end = end,
             _ => {
                 if self.runs.len() == 1 {
                     let only = &self.runs[0];
@@ -146,6 +148,7 @@ mod tests {
                 vec![(HIGH, 10), (HIGH + (1 << 40), 100), (HIGH - (1 << 30), 1)],
                 (0..400).map(|i| (HIGH + i * (1 << 21), (1 << 21) / stride)).collect(),
                 (0..400).rev().map(|i| (HIGH + i * (1 << 17), 1)).collect(),
+                vec![(HIGH, 10), (HIGH - (1 << 30), 1), (HIGH + 10 * stride, 1)],
             ] {
                 let (objects, all) = added(&pieces, stride);
                 assert_eq!(objects.count() as usize, all.len());
