@@ -23,6 +23,9 @@ const STALLS: [(Event, u64); 5] = [
     (Event::StallsL3, raw(0xa3, 0x06, 0x06)),
     (Event::StallsStore, raw(0xa6, 0x40, 0)),
 ];
+/// Those of these models, Ice Lake and Tiger Lake, where [`Event::StallsStore`] needs a counter mask to count cycles
+/// (EXE_ACTIVITY.BOUND_ON_STORES).
+const STORES_MASKED: [u32; 6] = [0x6a, 0x6c, 0x7d, 0x7e, 0x8c, 0x8d];
 
 const fn raw(event: u64, umask: u64, mask: u64) -> u64 {
     event | umask << 8 | mask << 24
@@ -52,7 +55,10 @@ impl ThreadCounters {
             these.missing.push("top-down figures: the kernel has no top-down events for this processor".into());
         }
         if STALLS_ON.contains(&model()) {
-            for (event, config) in STALLS {
+            for (event, mut config) in STALLS {
+                if event == Event::StallsStore && STORES_MASKED.contains(&model()) {
+                    config |= raw(0, 0, 2);
+                }
                 if let Err(why) = these.add(event, 1.0, &mut on(Builder::new(Raw::new(config)), thread), None) {
                     these.missing.push(format!("{}: {why}", event.name()));
                 }
