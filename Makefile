@@ -110,7 +110,7 @@ deny: ## check advisories, licences, versions and sources of all dependencies (n
 # The paths of this machine are left out of the program, so that another one makes the same.
 DIST_FLAGS = target-cpu=x86-64-v2 --remap-path-prefix=$(CURDIR)=. --remap-path-prefix=$(or $(CARGO_HOME),$(HOME)/.cargo)=cargo
 dist: ## build an archive for any distribution, with its parts and checksums, the same on every machine (target/dist)
-	@tools/setup.sh build
+	@tools/setup.sh package
 	RUSTFLAGS="-C $(DIST_FLAGS)" CARGO_TARGET_DIR=$(TARGET_DIR)/dist/build $(CARGO) build --release --locked -p bywash
 	CARGO=$(CARGO) tools/dist.sh $(TARGET_DIR)/dist/build/release/bywash $(TARGET_DIR)/dist
 
@@ -203,7 +203,7 @@ install: ## install program, man page, completions and sources (DESTDIR, PREFIX)
 	install -D -m 755 $(BYWASH) $(DESTDIR)$(PREFIX)/bin/bywash
 	install -d $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions
 	install -d $(DESTDIR)$(PREFIX)/share/zsh/site-functions $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
-	$(BYWASH) man > $(DESTDIR)$(PREFIX)/share/man/man1/bywash.1
+	$(BYWASH) man --out $(DESTDIR)$(PREFIX)/share/man/man1
 	$(BYWASH) completion bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/bywash
 	$(BYWASH) completion zsh > $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_bywash
 	$(BYWASH) completion fish > $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/bywash.fish
@@ -221,6 +221,7 @@ install-c-library: ## install it with its header (DESTDIR, PREFIX); run `make c-
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib $(TARGET_DIR)/release/libbywash_npe.a $(TARGET_DIR)/release/libbywash_npe.so
 
 deb: build ## build a Debian package in this directory
+	@tools/setup.sh package
 	contrib/debian/build $(BYWASH) .
 
 # Not part of `make test`: it downloads a Debian root, and takes minutes.
@@ -229,9 +230,10 @@ test-deb: deb ## install, upgrade, run and purge the package in a bare Debian ro
 
 uninstall: ## remove the installed files
 	rm -f $(DESTDIR)$(PREFIX)/bin/bywash $(DESTDIR)$(PREFIX)/share/man/man1/bywash.1
+	rm -f $(DESTDIR)$(PREFIX)/share/man/man1/bywash-*.1
 	rm -f $(DESTDIR)$(PREFIX)/share/bash-completion/completions/bywash $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_bywash
 	rm -f $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/bywash.fish
-	rm -rf $(DESTDIR)$(PREFIX)/share/bywash/src
+	rm -rf $(DESTDIR)$(PREFIX)/share/bywash
 	rm -f $(DESTDIR)$(PREFIX)/include/bywash_npe.h $(DESTDIR)$(PREFIX)/lib/libbywash_npe.a
 	rm -f $(DESTDIR)$(PREFIX)/lib/libbywash_npe.so
 

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Installs the packages and the Rust toolchain that a task needs; does nothing if all are present.
 #
-# usage: tools/setup.sh build|lint|demo|test|fuzz|vm|bench|bpf|rtl
+# usage: tools/setup.sh build|package|lint|demo|test|fuzz|vm|bench|bpf|rtl
 #
 # Uses apt (Debian 12 and later, Ubuntu 24.04 and later); elsewhere it prints what to install. Uses sudo when not root.
 # Distributions' own cargo is older than Cargo.toml's rust-version. Exactly that version, the tested one, is installed by
@@ -9,7 +9,7 @@
 set -euo pipefail
 
 task=${1:-}
-case $task in build | lint | demo | test | fuzz | vm | bench | bpf | rtl) ;; *) sed -n 's/^# \(usage: .*\)/\1/p' "$0" >&2 && exit 2 ;; esac
+case $task in build | package | lint | demo | test | fuzz | vm | bench | bpf | rtl) ;; *) sed -n 's/^# \(usage: .*\)/\1/p' "$0" >&2 && exit 2 ;; esac
 root=$(cd "$(dirname "$0")/.." && pwd)
 export PATH="$HOME/.cargo/bin:$PATH:/usr/sbin:/sbin"
 
@@ -38,6 +38,7 @@ testing=(tc:iproute2 tcpdump:tcpdump tshark:tshark openssl:openssl python3:pytho
     /usr/include/intel-ipsec-mb.h:libipsec-mb-dev verilator:verilator "${bpf[@]}")
 case $task in
 build | lint) wanted=("${build[@]}") ;;
+package) wanted=("${build[@]}" python3:python3) ;;
 fuzz) wanted=("${build[@]}" c++:build-essential clang-14:clang-14) ;;
 demo) wanted=("${build[@]}" "${network[@]}") ;;
 test) wanted=("${build[@]}" "${network[@]}" "${testing[@]}") ;;
@@ -133,7 +134,9 @@ if command -v rustup >/dev/null; then
     say "installing Rust $needed with rustup"
     rustup toolchain install "$needed" --profile minimal --component rustfmt --component clippy >&2 ||
         die "rustup failed; $by_hand"
-    rustup default "$needed" >&2
+    # For this directory: other projects keep their toolchain.
+    rustup override set "$needed" --path "$root" >&2
+    rustup default >/dev/null 2>&1 || rustup default "$needed" >&2
 else
     # The installer that https://sh.rustup.rs downloads and runs.
     installer=https://static.rust-lang.org/rustup/dist/$(uname -m)-unknown-linux-gnu/rustup-init
