@@ -3,6 +3,7 @@
 mod judge;
 
 use crate::effect::{Effect, Kind};
+use crate::nft::Interface;
 use crate::sysctl::Settings;
 use bywash_fib::model::{Families, Gate, Prefix, Rules, Tunnel};
 use std::collections::{BTreeMap, BTreeSet};
@@ -47,6 +48,12 @@ impl PortLink {
     pub fn is_same_but_for_uppers(&self, other: &Self) -> bool {
         let Self { uppers, .. } = other;
         Self { uppers: uppers.clone(), ..self.clone() } == *other
+    }
+
+    /// Returns its interface as rules see it.
+    pub fn interface(&self) -> Interface {
+        let below = self.watched().skip(1).map(|(index, name)| (index, name.to_owned())).collect();
+        Interface { index: self.index, name: self.name.clone(), marked: self.paired, below }
     }
 
     /// Returns whether its packets are only bridged, never routed.

@@ -147,7 +147,12 @@ impl<'a> Evaluator<'a> {
                     Truth::Yes => None,
                     Truth::Maybe(why) => Some(why),
                 };
-                let out = self.chain(hooked, flow, reach, &mut report);
+                let mut out = self.chain(hooked, flow, reach, &mut report);
+                if reach.is_none() && is_met_below(hooked, flow) {
+                    let below = self.chain(hooked, flow, Some(ABOVE), &mut report);
+                    out.kernel |= below.kernel;
+                    out.drop |= below.drop;
+                }
                 met += 1;
                 all.kernel |= out.kernel;
                 all.drop |= out.drop;
@@ -206,6 +211,9 @@ impl<'a> Evaluator<'a> {
     }
 }
 
+/// Reason why it is unknown whether packets meet a chain of another device, and what they look like there.
+const ABOVE: Why<'static> = packets("packets of devices above");
+
 /// Returns whether packets of a flow meet a base chain.
 fn meets(hooked: &Hooked<'_>, flow: &Flow) -> Truth<'static> {
     match hooked.table.family {
@@ -231,9 +239,20 @@ fn meets(hooked: &Hooked<'_>, flow: &Flow) -> Truth<'static> {
         _ if hooked.base.devices.is_empty() => Truth::No,
         Some(interface) if hooked.base.devices.iter().any(|d| d.covers(interface.index, &interface.name)) => Truth::Yes,
         // The packets of a VLAN, a bond, a bridge and the like pass the hooks of the devices below, too.
-        Some(_) => Truth::Maybe(packets("packets of devices above")),
+        Some(_) => Truth::Maybe(ABOVE),
         None => Truth::Maybe(Why { of: Of::Flows, what }),
     }
+}
+
+/// Returns whether packets of a flow also meet a base chain on a device below their interface.
+fn is_met_below(hooked: &Hooked<'_>, flow: &Flow) -> bool {
+    let interface = match hooked.hook {
+        Some(Hook::Ingress) => &flow.input,
+        Some(Hook::Egress) => &flow.output,
+        _ => return false,
+    };
+    let mut below = interface.iter().flat_map(|interface| &interface.below);
+    below.any(|(index, name)| hooked.base.devices.iter().any(|device| device.covers(*index, name)))
 }
 
 #[cfg(test)]

@@ -22,6 +22,8 @@ pub struct Interface {
     /// Set if packets may have a mark when they are received: a veth whose peer is in the same network namespace leaves
     /// them the mark of their sender (SO_MARK), which XDP does not see.
     pub marked: bool,
+    /// Interfaces below it, by kernel index and name: its packets pass their ingress and egress hooks, too.
+    pub below: Vec<(u32, String)>,
 }
 
 /// Addresses and ports of a packet; `None` if not known.

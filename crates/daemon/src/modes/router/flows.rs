@@ -187,9 +187,7 @@ impl Ports {
 
     /// Sets the ports; returns whether they differ from those before.
     pub fn set(&mut self, ports: &[PortLink]) -> bool {
-        let interface =
-            |port: &PortLink| (port.id, Interface { index: port.index, name: port.name.clone(), marked: port.paired });
-        let interfaces = ports.iter().filter(|port| port.index != 0).map(interface).collect();
+        let interfaces = ports.iter().filter(|port| port.index != 0).map(|port| (port.id, port.interface())).collect();
         std::mem::replace(&mut self.interfaces, interfaces) != self.interfaces
     }
 }

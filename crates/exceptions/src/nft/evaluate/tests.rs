@@ -293,6 +293,20 @@ fn families_hooks_and_devices_decide_which_chains_are_met() {
             ACCEPTED
         );
     }
+    // A chain on a VLAN and on the device below it sees the packets twice, first as frames with a tag.
+    let both = |rules: &[Vec<Expression>], below: &[(u32, String)]| {
+        let mut chain = base("c", 0, 0, true, rules);
+        chain.base.as_mut().unwrap().devices = ["p0", "q"].map(|name| IfMatch::Name(name.into())).into();
+        let mut flow = masqueraded();
+        flow.input.as_mut().unwrap().below = below.to_vec();
+        Evaluator::new(&ruleset(table(Family::Netdev, vec![chain], Vec::new()))).evaluate(&flow)
+    };
+    let of_device =
+        rule(&[&[load(meta::IIF), is(&9u32.to_ne_bytes()), payload(1, 12, 4), is(&[192, 0, 2, 66]), drop()]]);
+    let below = [(9, "q".to_owned())];
+    assert_eq!(both(std::slice::from_ref(&of_device), &[]), ACCEPTED);
+    assert_eq!(kept(&both(&[of_device], &below)).1, "packets of devices above");
+    assert_eq!(both(&[], &below), ACCEPTED);
     assert!(is_drop(with(Family::Netdev, dropping(1), &["p1"], "filter", false)));
     assert!(matches!(with(Family::Netdev, dropping(1), &["p0"], "filter", false), Answer::Kernel { .. }));
     assert!(matches!(with(Family::Ip, dropping(9), &[], "filter", false), Answer::Kernel { .. }));

@@ -147,7 +147,7 @@ pub struct Walk<'a, 'e> {
 
 const UNSET: Why<'static> = Why { of: Of::Packets, what: "register without a value" };
 
-pub fn packets(what: &str) -> Why<'_> {
+pub const fn packets(what: &str) -> Why<'_> {
     Why { of: Of::Packets, what }
 }
 

@@ -3,7 +3,6 @@
 use super::{AF_INET, AF_INET6, PFKEY, RTM_NEWRULE, Runner};
 use crate::dump::{dump, text};
 use crate::effect::{Effect, Kind, Scope};
-use crate::verdict::PortLink;
 use crate::watch::{Outer, Reading};
 use crate::{nft, rules, tc, xfrm};
 use bywash_fib::model::{Families, Prefix, Tunnel};
@@ -77,9 +76,7 @@ impl Runner {
     fn netfilter(&mut self) -> Result<Vec<Effect>, String> {
         self.hooked = Families::BOTH;
         self.outer = Outer::default();
-        let named =
-            |port: &PortLink| nft::Interface { index: port.index, name: port.name.clone(), marked: port.paired };
-        let tunnels = self.ports.iter().filter_map(|port| Some((named(port), port.tunnel?)));
+        let tunnels = self.ports.iter().filter_map(|port| Some((port.interface(), port.tunnel?)));
         let tunnels: Vec<(nft::Interface, Tunnel)> = tunnels.collect();
         let tunnels = || tunnels.iter().map(|(interface, tunnel)| (interface.clone(), tunnel));
         // The outer packets of tunnels are judged by the elements of sets, too.
