@@ -234,7 +234,8 @@ fn steps(rules: &[&Rule], port: &PortLink) -> Vec<model::Rule> {
                 let vrf = port.vrf.as_ref().filter(|_| rule.l3mdev);
                 let table = vrf.map_or(rule.table, |vrf| vrf.table);
                 if table == MAIN && shortest == 0 && past_local {
-                    if just_local {
+                    // Other packets have still been looked up in table local if the rule selects only some.
+                    if just_local && always {
                         steps.pop();
                     }
                     RuleAction::LocalAndMain
@@ -414,6 +415,14 @@ mod tests {
         ];
         assert_eq!(lines(&rules, &port(None)), met);
         assert!(followed(&rules, &port(None)).v6.is_empty());
+        // Packets to the host's own addresses meet table local first also if the next rule is for some others.
+        let split = with(&[
+            Rule { to: Some(prefix("10.0.0.0/8")), ..rule(false, 100, MAIN) },
+            Rule { from: Some(prefix("10.1.0.0/16")), ..rule(false, 200, 7) },
+        ]);
+        let met =
+            ["table 255", "to 10.0.0.0/8 local and main", "from 10.1.0.0/16 table 7", "local and main", "table 253"];
+        assert_eq!(lines(&split, &port(None)), met);
     }
 
     #[test]
