@@ -13,9 +13,12 @@ use bywash_fib::model::{Encapsulation, Prefix, Tunnel};
 use bywash_nl::wire::Messages;
 use std::net::{IpAddr, Ipv4Addr};
 
-/// NFT_MSG_NEWTABLE, NEWCHAIN, NEWRULE, NEWSET, NEWSETELEM and NEWOBJ, with the size of struct nfgenmsg.
-const NFTABLES: Choice =
-    Choice { kinds: &[0xa00, 0xa03, 0xa06, 0xa09, 0xa0c, 0xa12], families: &[1, 2, 10, 5, 7, 3, 12], fixed: |_| 4 };
+/// NFT_MSG_NEWTABLE, NEWCHAIN, NEWRULE, NEWSET, NEWSETELEM, NEWOBJ and NEWFLOWTABLE, with the size of struct nfgenmsg.
+const NFTABLES: Choice = Choice {
+    kinds: &[0xa00, 0xa03, 0xa06, 0xa09, 0xa0c, 0xa12, 0xa16],
+    families: &[1, 2, 10, 5, 7, 3, 12],
+    fixed: |_| 4,
+};
 
 const NEWRULE: u16 = 32;
 /// RTM_NEWRULE, XFRM_MSG_NEWPOLICY, XFRM_MSG_GETDEFAULT, RTM_NEWQDISC and RTM_NEWTFILTER, with the sizes of struct

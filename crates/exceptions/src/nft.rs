@@ -157,6 +157,17 @@ pub struct Table {
     pub sets: Vec<Set>,
     /// Sets and objects whose mere existence enables connection tracking, by name: "ct helper ftp".
     pub tracking: Vec<String>,
+    /// Flow tables.
+    pub flow_tables: Vec<FlowTable>,
+}
+
+/// A flow table: connections that a rule has put into it pass the other rules.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FlowTable {
+    /// Name, unique in its table.
+    pub name: String,
+    /// Devices on whose ingress hook it is; `None` if they are not understood.
+    pub devices: Option<Vec<IfMatch>>,
 }
 
 /// A chain.

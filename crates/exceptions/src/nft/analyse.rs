@@ -29,7 +29,28 @@ pub fn analyse(ruleset: &Ruleset) -> Vec<Effect> {
         effects.extend(bridged.map(|effect| Effect { scope: Scope::Between, ..effect }));
         effects.extend(tracked);
     }
+    let flow_tables = ruleset.tables.iter().filter_map(|table| {
+        let covers = |effect: &Effect| matches!(effect.scope, Scope::All(all) if all & table.family.families() == table.family.families());
+        (!effects.iter().any(covers)).then(|| of_flow_tables(table))
+    });
+    let flow_tables: Vec<Effect> = flow_tables.flatten().collect();
+    effects.extend(flow_tables);
     effects
+}
+
+/// Returns the effects of a table's flow tables. Connections that are in one pass the rules, also after those that put
+/// them there have gone, and are translated there. A dormant table's are on their devices, too.
+fn of_flow_tables(table: &Table) -> impl Iterator<Item = Effect> {
+    table.flow_tables.iter().filter_map(|of| {
+        let families = table.family.families();
+        let scope = match &of.devices {
+            Some(devices) if devices.is_empty() => return None,
+            Some(devices) => Scope::In(devices.clone(), families),
+            None => Scope::All(families),
+        };
+        let object = format!("table {} {} flowtable {}", table.family, table.name, of.name);
+        Some(Effect { kind: Kind::Netfilter, scope, object, reason: "connections in the flow table".into() })
+    })
 }
 
 /// Packets that a base chain sees.
@@ -353,7 +374,10 @@ impl<'a> Walk<'a> {
 fn narrowed(key: u32, value: &[u8]) -> Option<Seen> {
     let interface = match key {
         meta::IIFNAME | meta::OIFNAME => name(value),
-        meta::IIF | meta::OIF => value.try_into().ok().map(u32::from_ne_bytes).map(IfMatch::Index),
+        // Where a packet has no such interface yet, the index is 0.
+        meta::IIF | meta::OIF => {
+            value.try_into().ok().map(u32::from_ne_bytes).filter(|index| *index != 0).map(IfMatch::Index)
+        }
         meta::NFPROTO => {
             let families = match value {
                 [2] => Families::V4,

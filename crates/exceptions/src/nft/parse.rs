@@ -6,7 +6,7 @@ mod set;
 
 pub use set::{elements, set};
 
-use super::{Base, Chain, Expression, Family, Rule, Table, Tracking};
+use super::{Base, Chain, Expression, Family, FlowTable, Rule, Table, Tracking};
 use crate::effect::IfMatch;
 use bywash_nl::wire::{Attributes, u32_at};
 use expression::{anything, expression};
@@ -51,6 +51,11 @@ const NFTA_OBJ_TABLE: u16 = 1;
 const NFTA_OBJ_NAME: u16 = 2;
 const NFTA_OBJ_TYPE: u16 = 3;
 
+const NFTA_FLOWTABLE_TABLE: u16 = 1;
+const NFTA_FLOWTABLE_NAME: u16 = 2;
+const NFTA_FLOWTABLE_HOOK: u16 = 3;
+const NFTA_FLOWTABLE_HOOK_DEVS: u16 = 3;
+
 const NFTA_LIST_ELEM: u16 = 1;
 
 /// A parsed object and the table it belongs to.
@@ -75,6 +80,7 @@ pub fn table(body: &[u8]) -> Option<(Table, bool)> {
             chains: Vec::new(),
             sets: Vec::new(),
             tracking: Vec::new(),
+            flow_tables: Vec::new(),
         },
         known,
     ))
@@ -136,12 +142,7 @@ fn base(hook: &[u8], accepts: Option<bool>, kind: Option<String>) -> (Base, Opti
             NFTA_HOOK_PRIORITY => base.priority = be32(value).unwrap_or(0) as i32,
             NFTA_HOOK_DEV => single = Some(device(value)),
             NFTA_HOOK_DEVS => {
-                let devices = Attributes::after(value, 0).map(|(attribute, value)| match attribute {
-                    NFTA_DEVICE_NAME => Some(device(value)),
-                    NFTA_DEVICE_PREFIX => Some(IfMatch::Prefix(text(value))),
-                    _ => None,
-                });
-                listed = devices.collect::<Option<Vec<_>>>();
+                listed = devices(value);
                 if listed.is_none() {
                     opaque = Some("unknown device attribute".into());
                 }
@@ -159,6 +160,16 @@ fn base(hook: &[u8], accepts: Option<bool>, kind: Option<String>) -> (Base, Opti
         (_, kind) => opaque = Some(format!("unknown chain type {}", kind.unwrap_or_default())),
     }
     (base, opaque)
+}
+
+/// Parses a list of devices; `None` if it is not understood.
+fn devices(list: &[u8]) -> Option<Vec<IfMatch>> {
+    let one = |(attribute, value): (u16, _)| match attribute {
+        NFTA_DEVICE_NAME => Some(device(value)),
+        NFTA_DEVICE_PREFIX => Some(IfMatch::Prefix(text(value))),
+        _ => None,
+    };
+    Attributes::after(list, 0).map(one).collect()
 }
 
 /// Parses a device name. A name without a terminating NUL is a prefix (Linux 6.16, before NFTA_DEVICE_PREFIX).
@@ -208,6 +219,16 @@ pub fn object(body: &[u8]) -> Option<Of<Option<String>>> {
     let (what, tracking) = object_type(be32(find(attributes.clone(), NFTA_OBJ_TYPE)?)?);
     let object = (tracking != Tracking::No).then(|| format!("{what} {name}"));
     Some(Of { family: family(*body.first()?), table: text(find(attributes, NFTA_OBJ_TABLE)?), object })
+}
+
+/// Parses NFT_MSG_NEWFLOWTABLE.
+pub fn flow_table(body: &[u8]) -> Option<Of<FlowTable>> {
+    let attributes = Attributes::after(body, NFGENMSG);
+    let hook = find(attributes.clone(), NFTA_FLOWTABLE_HOOK)?;
+    // A flow table without devices has no list.
+    let devices = find(Attributes::after(hook, 0), NFTA_FLOWTABLE_HOOK_DEVS).map_or(Some(vec![]), devices);
+    let object = FlowTable { name: text(find(attributes.clone(), NFTA_FLOWTABLE_NAME)?), devices };
+    Some(Of { family: family(*body.first()?), table: text(find(attributes, NFTA_FLOWTABLE_TABLE)?), object })
 }
 
 fn object_type(number: u32) -> (&'static str, Tracking) {

@@ -1,7 +1,7 @@
 //! Reads the ruleset from the kernel.
 
 use super::parse::{self, NFGENMSG, Of};
-use super::{Chain, Element, Family, Rule, Ruleset, Set, Table};
+use super::{Chain, Element, Family, FlowTable, Rule, Ruleset, Set, Table};
 use crate::effect::Unknown;
 use bywash_nl::Error;
 use bywash_nl::socket::{DATAGRAM, Dumped, Socket};
@@ -19,6 +19,7 @@ const NFT_MSG_GETSET: u16 = NFNL_SUBSYS_NFTABLES | 10;
 const NFT_MSG_GETSETELEM: u16 = NFNL_SUBSYS_NFTABLES | 13;
 const NFT_MSG_GETGEN: u16 = NFNL_SUBSYS_NFTABLES | 16;
 const NFT_MSG_GETOBJ: u16 = NFNL_SUBSYS_NFTABLES | 19;
+const NFT_MSG_GETFLOWTABLE: u16 = NFNL_SUBSYS_NFTABLES | 23;
 /// An answer to a request for objects of a kind (NFT_MSG_GET*) is NFT_MSG_NEW*, one less.
 const NEW: u16 = 1;
 const NFTA_GEN_ID: u16 = 1;
@@ -126,6 +127,9 @@ impl Reader {
         for object in self.dump(NFT_MSG_GETOBJ, &ANY, &[], parse::object)? {
             gathered.object(object)?;
         }
+        for flow_table in self.dump(NFT_MSG_GETFLOWTABLE, &ANY, &[], parse::flow_table)? {
+            gathered.flow_table(flow_table)?;
+        }
         for set in self.dump(NFT_MSG_GETSET, &ANY, &[], parse::set)? {
             let table = gathered.set(set)?;
             let Some(mut set) = table.sets.pop_if(|_| elements) else { continue };
@@ -177,8 +181,8 @@ impl Reader {
             Ok(Dumped::Whole) if understood => Ok(all),
             Ok(Dumped::Whole) => Err(not("malformed answer from nf_tables")),
             Ok(Dumped::Interrupted) => Err(Failed::Changed),
-            // Linux has objects since 4.10.
-            Ok(Dumped::Unsupported) if question == NFT_MSG_GETOBJ => Ok(Vec::new()),
+            // Linux has objects since 4.10, and flow tables since 4.16.
+            Ok(Dumped::Unsupported) if [NFT_MSG_GETOBJ, NFT_MSG_GETFLOWTABLE].contains(&question) => Ok(Vec::new()),
             Ok(Dumped::Unsupported) => Err(not("nf_tables cannot be read")),
             // A set that is gone since the sets were read.
             Err(error) if question == NFT_MSG_GETSETELEM && errno(&error) == Some(Errno::NOENT) => Err(Failed::Changed),
@@ -238,6 +242,12 @@ impl Gathered {
         Ok(())
     }
 
+    fn flow_table(&mut self, flow_table: Of<FlowTable>) -> Result<(), Failed> {
+        let at = self.find(&flow_table)?;
+        self.ruleset.tables[at].flow_tables.push(flow_table.object);
+        Ok(())
+    }
+
     /// Adds a set without elements; returns its table, of which it is the last set.
     fn set(&mut self, set: Of<(Set, bool)>) -> Result<&mut Table, Failed> {
         let at = self.find(&set)?;
@@ -266,6 +276,7 @@ pub fn gather<'a>(messages: impl Iterator<Item = Message<'a>>) -> Ruleset {
             NFT_MSG_GETCHAIN => parse::chain(body).map(|chain| gathered.chain(chain)),
             NFT_MSG_GETRULE => parse::rule(body).map(|rule| gathered.rule(rule)),
             NFT_MSG_GETOBJ => parse::object(body).map(|object| gathered.object(object)),
+            NFT_MSG_GETFLOWTABLE => parse::flow_table(body).map(|flow_table| gathered.flow_table(flow_table)),
             NFT_MSG_GETSET => parse::set(body).map(|set| gathered.set(set).map(drop)),
             NFT_MSG_GETSETELEM => parse::elements(body).map(|elements| gathered.elements(elements)),
             _ => None,

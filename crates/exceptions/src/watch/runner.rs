@@ -309,6 +309,8 @@ impl Runner {
             None => BTreeSet::new(),
             Some(Ok((sockets, nft, search))) => {
                 (self.sockets, self.nft, self.search, self.unopened) = (sockets, nft, search, None);
+                let netfilter = self.sockets.netfilter.as_mut().map(|(_, asked)| asked);
+                self.hooks = Hooks::read(netfilter, &mut self.buffer);
                 // Of the announcements that the old sockets had.
                 self.lost.missed();
                 Kind::ALL.into()

@@ -1,6 +1,6 @@
 use super::*;
-use crate::nft::Base;
 use crate::nft::build::{accept, acts, chain, drop, is, jump, load};
+use crate::nft::{Base, FlowTable};
 use proptest::prelude::*;
 
 fn rule(expressions: &[Expression]) -> Vec<Expression> {
@@ -48,6 +48,7 @@ fn table(family: Family, chains: &[Chain]) -> Table {
         chains: chains.to_vec(),
         sets: Vec::new(),
         tracking: Vec::new(),
+        flow_tables: Vec::new(),
     }
 }
 
@@ -65,6 +66,30 @@ fn came_by(name: &str, families: Families) -> Scope {
 
 const ALL: Scope = Scope::All(Families::BOTH);
 const FRAGMENTS: Scope = Scope::Fragments(Families::BOTH);
+
+/// Packets have no egress interface before they are routed: its index is 0 then.
+#[test]
+fn an_interface_of_index_0_is_any() {
+    let no_interface = rule(&[load(meta::OIF), is(&[0; 4]), drop()]);
+    assert_eq!(scopes(Family::Inet, &[base("c", 0, &[no_interface])]), [ALL]);
+}
+
+/// Connections that are in a flow table pass the rules, and stay there when the rules go.
+#[test]
+fn a_flow_table_has_packets_of_its_devices_without_rules() {
+    let p0 = || vec![IfMatch::Name("p0".into())];
+    let with = |devices, chains: &[Chain]| {
+        let flow_tables = vec![FlowTable { name: "f".into(), devices }];
+        let table = Table { flow_tables, ..table(Family::Ip, chains) };
+        let effects = analyse(&Ruleset { tables: vec![table], ..Ruleset::default() });
+        effects.into_iter().map(|effect| effect.scope).collect::<Vec<_>>()
+    };
+    assert_eq!(with(Some(vec![]), &[]), []);
+    assert_eq!(with(Some(p0()), &[]), [Scope::In(p0(), Families::V4)]);
+    assert_eq!(with(None, &[]), [Scope::All(Families::V4)]);
+    let dropping = [base("c", 2, &[rule(&[drop()])])];
+    assert_eq!(with(Some(p0()), &dropping), [Scope::All(Families::V4)]);
+}
 
 #[test]
 fn a_chain_that_only_lets_pass_does_nothing() {
@@ -333,6 +358,7 @@ fn any_table() -> impl Strategy<Value = Table> {
             chains: chains.collect(),
             sets: Vec::new(),
             tracking: Vec::new(),
+            flow_tables: Vec::new(),
         }
     })
 }

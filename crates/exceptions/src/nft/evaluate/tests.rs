@@ -73,7 +73,16 @@ fn base(name: &str, hook: u32, priority: i32, accepts: bool, of: &[Vec<Expressio
 }
 
 fn table(family: Family, chains: Vec<Chain>, sets: Vec<Set>) -> Table {
-    Table { family, name: "t".into(), dormant: false, owned: false, chains, sets, tracking: Vec::new() }
+    Table {
+        family,
+        name: "t".into(),
+        dormant: false,
+        owned: false,
+        chains,
+        sets,
+        tracking: Vec::new(),
+        flow_tables: Vec::new(),
+    }
 }
 
 fn ruleset(table: Table) -> Ruleset {

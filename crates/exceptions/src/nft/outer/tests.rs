@@ -56,7 +56,16 @@ fn reason(tunnel: &Tunnel, hook: u32, accepts: bool, rules: &[Vec<Vec<Expression
 /// Returns a ruleset of one chain.
 fn ruleset(family: Family, chain: Chain) -> Ruleset {
     let (name, chains) = ("t".into(), vec![chain]);
-    let table = Table { family, name, dormant: false, owned: false, chains, sets: Vec::new(), tracking: Vec::new() };
+    let table = Table {
+        family,
+        name,
+        dormant: false,
+        owned: false,
+        chains,
+        sets: Vec::new(),
+        tracking: Vec::new(),
+        flow_tables: Vec::new(),
+    };
     Ruleset { generation: 1, tables: vec![table] }
 }
 
