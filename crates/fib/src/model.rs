@@ -445,8 +445,8 @@ pub struct Link {
     pub member: Option<Member>,
     /// VLANs of a bridge, or of a bridge's member.
     pub vlans: BridgeVlans,
-    /// Properties of a tunnel, for kinds `ipip`, `sit`, `gre` and `vxlan`; `None` if they cannot be parsed, or if its
-    /// packets come and leave in another network namespace.
+    /// Properties of a tunnel of IP packets or Ethernet frames (`ipip`, `ip6tnl`, `gretap`, `vxlan` and the like);
+    /// `None` if they cannot be parsed, or if its packets come and leave in another network namespace.
     pub tunnel: Option<Tunnel>,
     /// Number of receive queues.
     pub rx_queues: u32,

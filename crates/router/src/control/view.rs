@@ -228,7 +228,7 @@ impl Control {
             _ if rib.excepted.over(key.addr, key.len).is_some() => RouteStatus::Policy,
             Some((winner, _)) if winner == key => match set.outcome {
                 Outcome::Id(KERNEL) => RouteStatus::Kernel,
-                _ if set.hops.iter().any(|h| h.alive && self.is_without_port(h.index)) => RouteStatus::Kernel,
+                _ if set.hops.iter().any(|h| h.alive && self.is_left(h)) => RouteStatus::Kernel,
                 _ if set.hops.iter().any(|h| h.alive && self.is_excepted(set, h, prefix)) => RouteStatus::Policy,
                 _ => RouteStatus::Installed,
             },
@@ -253,10 +253,16 @@ impl Control {
         }
     }
 
-    /// Returns whether the next hops of an interface are left to the kernel, although routes lead to them.
-    fn is_without_port(&self, index: u32) -> bool {
-        let sends = self.links.port_of(index).is_some() && self.links.sends(index);
-        !self.links.running(index) || (self.links.leads(index) && !sends)
+    /// Returns whether packets of a next hop are left to the kernel because no port sends them. With several next hops,
+    /// those of the others may not be.
+    fn is_left(&self, hop: &NextHop) -> bool {
+        !self.links.running(hop.index) || self.port_of(hop).is_none()
+    }
+
+    /// Returns the port by which packets of a next hop are sent.
+    fn port_of(&self, hop: &NextHop) -> Option<PortId> {
+        let sends = self.links.sends(hop.index) && self.links.takes_outer(hop.index, hop.outer);
+        self.links.port_of(hop.index).filter(|_| sends)
     }
 
     /// Returns whether packets of a next hop are left to the kernel because of its interface.
@@ -268,10 +274,10 @@ impl Control {
     }
 
     fn hop_view(&self, set: &Set, hop: &NextHop, prefix: Prefix) -> HopView {
-        let port = self.links.port_of(hop.index).filter(|_| self.links.sends(hop.index));
+        let port = self.port_of(hop);
         let state = match hop.gateway {
             _ if !hop.alive => HopState::Dead,
-            _ if port.is_none() || !self.links.takes_outer(hop.index, hop.outer) => HopState::Kernel,
+            _ if port.is_none() => HopState::Kernel,
             _ if self.is_excepted(set, hop, prefix) => HopState::Policy,
             _ if !self.links.running(hop.index) => HopState::LinkDown,
             _ if hop.outer.is_some_and(|outer| self.links.outer_path(hop.index, outer).is_none()) => HopState::Kernel,
