@@ -227,6 +227,7 @@ pub fn rule(random: &Random, named: u32, features: &[Feature]) -> Object {
         3 => "goto 40000".into(),
         4 => "lookup main suppress_prefixlength 0".into(),
         5 => "nop".into(),
+        6 => "lookup main".into(),
         _ => format!("lookup {}", random.pick(&TABLES)),
     };
     let pref = random.pick(&[0, 100, 1000, 32765, 32766, 32800]) + named;
