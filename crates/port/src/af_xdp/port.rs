@@ -323,6 +323,7 @@ impl AfXdpPort {
             return;
         }
         let mut before = socket.pending();
+        let mut failed = false;
         for _ in 0..MAX_KICKS {
             if before == 0 {
                 break;
@@ -340,10 +341,10 @@ impl AfXdpPort {
             });
             let after = socket.pending();
             match result {
-                Ok(()) => {}
+                Ok(()) => failed = false,
                 // More than one call's budget, or no progress now: the completion ring is full or the device is busy.
                 // The next turn tries again.
-                Err(Errno::AGAIN | Errno::BUSY | Errno::NOBUFS | Errno::INTR) => {}
+                Err(Errno::AGAIN | Errno::BUSY | Errno::NOBUFS | Errno::INTR) => failed = true,
                 Err(errno) => return self.lost(bufs, errno),
             }
             // A zero-copy driver is only notified and takes frames later.
@@ -352,7 +353,7 @@ impl AfXdpPort {
             }
             before = after;
         }
-        self.unkicked = if socket.zero_copy { 0 } else { socket.pending() };
+        self.unkicked = if socket.zero_copy && !failed { 0 } else { socket.pending() };
     }
 
     /// Makes the driver receive frames unless a burst of them is already waiting.
