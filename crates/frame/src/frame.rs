@@ -33,7 +33,8 @@ impl Frame {
     ///
     /// # Safety
     /// `raw.addr..raw.addr + raw.len` lies in one cell, behind its metadata area, and the cell has no other frame.
-    /// `raw.options` is zero, or [`RawFrame::NOTED`] if what that says is true.
+    /// `raw.options` is zero; it may be [`RawFrame::NOTED`] only if the device's record of the address and length is
+    /// still correct.
     #[inline]
     pub unsafe fn from_raw(raw: RawFrame) -> Self {
         // SAFETY: the arena gives access to the bytes of a frame without further checks. By contract they are in one

@@ -112,9 +112,9 @@ pub enum Family {
     V6,
 }
 
-/// Returns the slot for a port's entry: the one that it has, or else the first, of those in which the program looks for
-/// its interface, that is free or has the port's entry for another interface. `None` without an interface, or if all
-/// are taken.
+/// Returns the slot for a port's entry. The program looks for an interface in several slots: of these, the one that the
+/// port already has; otherwise the first that is free or has this port's entry for another interface. `None` without an
+/// interface, or if all are taken.
 fn slot_of(places: &[RawPort; SLOTS], port: &RawPort) -> Option<usize> {
     if port.ifindex == 0 {
         return None;
