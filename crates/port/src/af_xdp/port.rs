@@ -383,13 +383,15 @@ impl AfXdpPort {
 
     /// Closes the socket and frees the port's cells. Those that the device may still access are freed when it is done
     /// with them: in zero-copy mode all, and in copy mode all while frames are being sent, because some drivers send
-    /// from the cells themselves (`xsk_build_skb_zerocopy` of the kernel).
+    /// from the cells themselves (`xsk_build_skb_zerocopy` of the kernel), or while another thread keeps the socket
+    /// open in order to join it.
     fn let_go(&mut self, bufs: &mut Buffers) {
         if let Some(injector) = self.injector.take() {
             self.counters.tx_refused.add(injector.len() as u64);
         }
         let mut cells = self.take_cells();
-        if self.zero_copy() || self.sending > 0 {
+        let kept_open = self.socket.as_ref().is_some_and(|socket| self.umem.left(&socket.fd));
+        if self.zero_copy() || self.sending > 0 || kept_open {
             // Must come before the close, so that a later bind of the queue shows that these cells are free.
             self.umem.unreturned().put((self.index, self.queue), std::mem::take(&mut cells));
         }

@@ -512,7 +512,7 @@ fn set_option(fd: &OwnedFd, level: i32, option: i32, value: u32) -> Result<(), E
 
 /// Raises the number of frames that a system call sends in copy mode, 32 by default, if the kernel can; returns the
 /// number.
-fn raise_tx_budget(fd: &OwnedFd, tx: u32) -> u32 {
+pub(super) fn raise_tx_budget(fd: &OwnedFd, tx: u32) -> u32 {
     if set_option(fd, libc::SOL_XDP, XDP_MAX_TX_SKB_BUDGET, tx).is_ok() { tx } else { 32 }
 }
 

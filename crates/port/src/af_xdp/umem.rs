@@ -162,4 +162,13 @@ impl Umem {
         let mut members = lock(&self.members);
         members.push(Member { socket: Arc::downgrade(socket), zero_copy, place });
     }
+
+    /// Keeps later sockets from joining one that is about to be closed. Returns whether a thread that is joining it
+    /// still has it, so that dropping this reference does not close it.
+    pub(super) fn left(&self, socket: &Arc<OwnedFd>) -> bool {
+        let mut members = lock(&self.members);
+        members.retain(|m| !std::ptr::eq(m.socket.as_ptr(), Arc::as_ptr(socket)));
+        // Only `members` makes more references, under the same lock.
+        Arc::strong_count(socket) > 1
+    }
 }

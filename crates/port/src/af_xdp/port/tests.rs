@@ -1,4 +1,5 @@
 use super::super::ZeroCopy;
+use super::super::socket::raise_tx_budget;
 use super::*;
 use bywash_frame::{Arena, ArenaConfig, PoolConfig, PoolSet};
 use bywash_lab::{End, Namespace, Veth, require, require_lab};
@@ -91,12 +92,49 @@ fn with_veth(cell: usize, test: impl FnOnce(&Namespace, &Arc<Umem>, &mut Buffers
     assert_eq!(pools.verify(), (vec![], vec![]));
 }
 
-/// Puts some frames into the TX ring, without a system call.
-fn send(port: &mut AfXdpPort, bufs: &mut Buffers) {
+/// Puts `n` frames into the TX ring, without a system call.
+fn send(port: &mut AfXdpPort, bufs: &mut Buffers, n: usize) {
     let mut batch = Batch::new();
-    assert_eq!(bufs.alloc(&mut batch, 8), 8);
+    assert_eq!(bufs.alloc(&mut batch, n), n);
     batch.as_mut_slice().iter_mut().for_each(|frame| assert!(bufs.arena().write(frame, &[1; 60])));
-    assert_eq!(port.tx_burst(bufs, &mut batch), 8);
+    assert_eq!(port.tx_burst(bufs, &mut batch), n);
+}
+
+#[test]
+fn a_kick_that_fails_is_repeated() {
+    require!(require_lab());
+    with_veth(2048, |_, umem, bufs| {
+        let mut port = open(umem, bufs);
+        let socket = port.socket.as_mut().unwrap();
+        // The kernel sends 32 frames and fails with EAGAIN, as a zero-copy driver does without sending any.
+        raise_tx_budget(&socket.fd, 32);
+        send(&mut port, bufs, BATCH);
+        let mut left = || {
+            port.kick(bufs);
+            (port.unkicked, port.socket.as_mut().unwrap().pending())
+        };
+        assert_eq!([left(), left()], [(32, 32), (0, 0)]);
+        port.close(bufs);
+        assert_eq!(umem.settle(bufs, Duration::from_secs(30)), 0);
+    });
+}
+
+#[test]
+fn what_a_socket_has_that_another_joins_is_not_free_before_it_is_closed() {
+    require!(require_lab());
+    with_veth(2048, |_, umem, bufs| {
+        let link = LinkInfo::query("r0").unwrap();
+        let config = SocketConfig { transmit: Transmit::Socket, zero_copy: ZeroCopy::Off, ..SocketConfig::default() };
+        let mut port = AfXdpPort::open(umem, &link, 0, &config).unwrap();
+        port.housekeep(bufs);
+        let (joined, held) = (umem.members(false, (link.index, 1)), port.held());
+        port.close(bufs);
+        assert_eq!((joined.len(), port.held(), umem.held()), (1, 0, held));
+        assert!(umem.members(false, (link.index, 1)).is_empty());
+        assert_eq!(umem.settle(bufs, Duration::from_millis(50)), held);
+        drop(joined);
+        assert_eq!(umem.settle(bufs, Duration::from_secs(30)), 0);
+    });
 }
 
 #[test]
@@ -107,7 +145,7 @@ fn what_a_copying_socket_has_not_sent_is_not_free_before_the_kernel_has_let_go()
         let config = SocketConfig { transmit: Transmit::Socket, zero_copy: ZeroCopy::Off, ..SocketConfig::default() };
         let mut port = AfXdpPort::open(umem, &link, 0, &config).unwrap();
         port.housekeep(bufs);
-        send(&mut port, bufs);
+        send(&mut port, bufs, 8);
         router.ip(&["link", "set", "r0", "down"]).unwrap();
         let held = port.held();
         port.close(bufs);
@@ -125,7 +163,7 @@ fn a_port_that_is_not_closed_leaves_all_its_cells() {
             let config = SocketConfig { transmit: Transmit::Socket, in_order: true, ..SocketConfig::default() };
             let mut port = AfXdpPort::open(umem, &link, 0, &config).unwrap();
             port.housekeep(bufs);
-            send(&mut port, bufs);
+            send(&mut port, bufs, 8);
             if let Some(long) = &mut port.long {
                 let piece = bufs.alloc_one().unwrap();
                 assert!(long.join(bufs, piece, true).is_none());
