@@ -594,7 +594,8 @@ int bywash_dpdk_open(struct device *device, const char **failed)
 			return rc;
 	}
 	__atomic_store_n(&removed[port], false, __ATOMIC_RELEASE);
-	below[port] = (struct below){ .index = info.if_index };
+	// The link counts as up for a thread that asks while another one queries the kernel for the first time.
+	below[port] = (struct below){ .index = info.if_index, .link = 1 };
 	rte_eth_dev_callback_register(port, RTE_ETH_EVENT_INTR_RMV, on_removed, NULL);
 	*failed = "start it";
 	rc = rte_eth_dev_start(port);
