@@ -49,6 +49,14 @@ pub struct Features {
     names: Vec<String>,
 }
 
+/// State of one feature.
+struct FeatureState {
+    active: bool,
+    /// Set if the kernel turns the feature on as soon as the interface's other settings permit it.
+    wanted: bool,
+    can_change: bool,
+}
+
 impl Features {
     /// Reads the names of all features of this kernel.
     pub fn of(interface: &str) -> Result<Self, Error> {
@@ -77,11 +85,10 @@ impl Features {
 
     /// Returns whether a feature is active; `None` if the kernel has no feature of that name.
     pub fn get(&self, name: &str) -> Result<Option<bool>, Error> {
-        Ok(self.bits(name)?.map(|(active, _)| active))
+        Ok(self.state(name)?.map(|state| state.active))
     }
 
-    /// Returns whether a feature is active, and whether it can be changed.
-    fn bits(&self, name: &str) -> Result<Option<(bool, bool)>, Error> {
+    fn state(&self, name: &str) -> Result<Option<FeatureState>, Error> {
         let Some(bit) = self.names.iter().position(|n| n == name) else { return Ok(None) };
         let blocks = self.names.len().div_ceil(32);
         // struct ethtool_gfeatures: cmd, size, then {available, requested, active, never_changed} each
@@ -90,7 +97,8 @@ impl Features {
         ethtool(&self.interface, &mut command).map_err(|source| self.error("read", name, source))?;
         let block = &command[2 + 4 * (bit / 32)..][..4];
         let mask = 1 << (bit % 32);
-        Ok(Some((block[2] & mask != 0, block[0] & mask != 0 && block[3] & mask == 0)))
+        let can_change = block[0] & mask != 0 && block[3] & mask == 0;
+        Ok(Some(FeatureState { active: block[2] & mask != 0, wanted: block[1] & mask != 0, can_change }))
     }
 
     /// Turns a feature on or off; returns whether that changed anything. Fails if the driver does not let it change, or
@@ -99,25 +107,31 @@ impl Features {
         let Some(bit) = self.names.iter().position(|n| n == name) else {
             return Err(self.error("set", name, io::ErrorKind::Unsupported.into()));
         };
-        let Some((active, can_change)) = self.bits(name)? else { return Ok(false) };
-        if active == on {
+        let Some(before) = self.state(name)? else { return Ok(false) };
+        if before.active == on {
             return Ok(false);
         }
-        if !can_change {
+        if !before.can_change {
             return Err(self.error("set", name, io::Error::other("the driver does not let it change")));
         }
+        self.want(name, bit, on)?;
+        if self.get(name)? == Some(on) {
+            return Ok(true);
+        }
+        // The kernel would make the change as soon as the other setting permits it.
+        self.want(name, bit, before.wanted)?;
+        Err(self.error("set", name, io::Error::other("another setting of the interface forbids it")))
+    }
+
+    /// Makes the kernel want the feature `name`, with this number, on or off.
+    fn want(&self, name: &str, bit: usize, on: bool) -> Result<(), Error> {
         let blocks = self.names.len().div_ceil(32);
         // struct ethtool_sfeatures: cmd, size, then {valid, requested} each
         let mut command = vec![0; 2 + 2 * blocks];
         (command[0], command[1]) = (ETHTOOL_SFEATURES, blocks as u32);
         command[2 + 2 * (bit / 32)] = 1 << (bit % 32);
         command[3 + 2 * (bit / 32)] = u32::from(on) << (bit % 32);
-        ethtool(&self.interface, &mut command).map_err(|source| self.error("set", name, source))?;
-        if self.get(name)? == Some(on) {
-            Ok(true)
-        } else {
-            Err(self.error("set", name, io::Error::other("another setting of the interface forbids it")))
-        }
+        ethtool(&self.interface, &mut command).map_err(|source| self.error("set", name, source))
     }
 
     fn error(&self, verb: &str, name: &str, source: io::Error) -> Error {
@@ -128,6 +142,7 @@ impl Features {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bywash_lab::{End, Namespace, Veth, require, require_lab};
 
     #[test]
     fn loopback_has_features() {
@@ -136,5 +151,23 @@ mod tests {
         assert_eq!(lo.get("no-such-feature").unwrap(), None);
         assert!(lo.set("loopback", false).unwrap_err().to_string().contains("does not let it change"));
         assert!(Features::of("nosuchif0").is_err());
+    }
+
+    #[test]
+    fn what_another_setting_forbids_is_not_done_later() {
+        require!(require_lab());
+        let (near, far) = (Namespace::new("on").unwrap(), Namespace::new("of").unwrap());
+        Veth::new(End::new(&near, "o0"), End::new(&far, "o1")).create().unwrap();
+        near.enter(|| {
+            let features = Features::of("o0").unwrap();
+            let (sg, tso) = ("tx-scatter-gather", "tx-tcp-segmentation");
+            assert!(features.set(tso, false).unwrap());
+            assert!(features.set(sg, false).unwrap());
+            let refused = features.set(tso, true).unwrap_err().to_string();
+            assert!(refused.contains("another setting of the interface forbids it"), "{refused}");
+            assert!(features.set(sg, true).unwrap());
+            assert_eq!(features.get(tso).unwrap(), Some(false));
+        })
+        .unwrap();
     }
 }
