@@ -25,12 +25,16 @@ impl<T> Published<T> {
     }
 
     /// Returns the current version, valid until the reader's next quiescent state. `reader` must belong to the domain
-    /// given to [`Published::new`] (asserted), and be online.
+    /// given to [`Published::new`], and be online.
+    ///
+    /// # Panics
+    /// If it is not.
     #[inline]
     pub fn load<'r>(&'r self, reader: &'r Reader) -> &'r T {
         assert!(reader.is_of(&self.domain), "reader of another domain");
-        // SAFETY: the pointer came from a Box; it is freed only after a grace period, and the returned borrow
-        // keeps `reader` from announcing one.
+        assert!(reader.is_online(), "reader is offline");
+        // SAFETY: the pointer came from a Box; it is freed only after a grace period, which waits for `reader`, and the
+        // returned borrow keeps `reader` from announcing one and from going offline.
         unsafe { &*self.current.load(Ordering::Acquire) }
     }
 
@@ -57,6 +61,15 @@ mod tests {
     use super::*;
     use std::sync::Arc;
     use std::sync::atomic::AtomicBool;
+
+    #[test]
+    #[should_panic(expected = "reader is offline")]
+    fn an_offline_reader_cannot_load() {
+        let domain = Qsbr::new();
+        let (p, mut reader) = (Published::new(&domain, 1), domain.register());
+        reader.offline();
+        p.load(&reader);
+    }
 
     #[test]
     fn readers_see_whole_versions_while_they_are_replaced() {

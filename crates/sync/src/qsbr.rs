@@ -107,6 +107,12 @@ impl Reader {
         Arc::ptr_eq(&self.shared, &domain.shared)
     }
 
+    /// Returns whether grace periods wait for this reader.
+    #[inline]
+    pub fn is_online(&self) -> bool {
+        self.slot.load(Ordering::Relaxed) != OFFLINE
+    }
+
     /// Excludes this reader from grace periods until [`Reader::online`]. Call it before sleeping.
     pub fn offline(&mut self) {
         self.slot.store(OFFLINE, Ordering::Release);
