@@ -288,12 +288,11 @@ impl Blocks {
 
     fn pick_from(&self, back: &Back, block: u32, out: &mut [u32]) -> usize {
         let released = &self.released[block as usize];
-        if released.load(Ordering::Relaxed) == 0 {
-            return 0;
-        }
-        // A block that has counted all of its cells belongs to the thread that counted the last.
-        if released.fetch_add(HELD, Ordering::AcqRel) == self.size() {
-            released.fetch_sub(HELD, Ordering::AcqRel);
+        // A block that has counted all of its cells belongs to the thread that counted the last. Its counter must not
+        // be raised even briefly: that thread may put it into the queue, and another may use it up meanwhile and then
+        // not see it counted. ABA is harmless: any other value means that some but not all cells are counted now.
+        let held = |n: u32| (n != 0 && n != self.size()).then(|| n.wrapping_add(HELD));
+        if released.fetch_update(Ordering::AcqRel, Ordering::Relaxed, held).is_err() {
             return 0;
         }
         let mut got = 0;
@@ -371,14 +370,11 @@ impl Blocks {
 
     /// Returns a block to the free queue after all of its cells have been counted.
     fn whole(&self, block: u32) {
-        let released = &self.released[block as usize];
         if let Some(back) = &self.back {
             self.cells(block).for_each(|cell| back.out.take(cell - self.first));
-            // Subtract instead of storing 0: a concurrent picker may have raised the counter.
-            released.fetch_sub(self.size(), Ordering::AcqRel);
-        } else {
-            released.store(0, Ordering::Relaxed);
         }
+        // Nobody else changes the counter until the block is handed out again, which comes after `put`.
+        self.released[block as usize].store(0, Ordering::Relaxed);
         self.put(block);
     }
 

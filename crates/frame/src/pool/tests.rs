@@ -683,6 +683,27 @@ mod interleavings {
         });
     }
 
+    /// A block becomes free, is handed out and comes back as a whole while the other thread, which saw one of its cells
+    /// returned, begins to pick from it.
+    #[test]
+    fn picking_while_the_block_goes_round() {
+        loom::model(|| {
+            let pool = loom::sync::Arc::new(CellPool::with_blocks(PoolKind::Tabm, 2, 2, 2));
+            pool.give(&[0]);
+            let other = pool.clone();
+            let t = thread::spawn(move || {
+                other.give(&[1]);
+                let mut out = [0; 2];
+                assert!(!other.take(1, &mut out) || other.give(&out));
+            });
+            let mut out = [0];
+            assert!(!pool.take(0, &mut out) || pool.give(&out));
+            t.join().unwrap();
+            assert_eq!(pool.free(), 2);
+            assert!(pool.take(0, &mut [0; 2]), "the block is in no queue");
+        });
+    }
+
     #[test]
     fn tabm_blocks() {
         blocks(false, true);
