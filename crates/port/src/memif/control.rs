@@ -1,9 +1,9 @@
-//! Control thread of a port, which connects and wakes the peer.
+//! Control thread of a port, which connects.
 //!
-//! The worker makes no system call that the peer could block. Waking the peer means writing to an eventfd that the peer
-//! also holds, so this thread does it.
+//! Neither the worker nor this thread makes a system call that the peer could block.
 
 use super::handshake::{Client, Server, Step, Terms};
+use super::kick::{Kick, Kicker};
 use super::link::Connected;
 use super::refusal::Refusal;
 use super::socket::{Came, Channel, Listener};
@@ -26,27 +26,36 @@ const CROWD: usize = 8;
 const RETRY: Duration = Duration::from_millis(100);
 /// Time limit for the thread to end when the port is closed.
 const LAST: Duration = Duration::from_secs(1);
+/// Time limit, within `LAST`, for the threads that wake the peers to end.
+const LAST_KICK: Duration = Duration::from_millis(500);
 
 /// State shared between worker and control thread.
 pub struct Desk {
     /// Incremented when a connection is made or ends.
     news: AtomicU64,
-    kick: AtomicBool,
     stop: AtomicBool,
     /// Eventfd that wakes the control thread.
     wake: OwnedFd,
     state: Mutex<State>,
 }
 
+/// New connection.
+pub struct Fresh {
+    pub link: Link,
+    pub kick: Kick,
+    /// Value of [`State::connections`], which identifies the connection.
+    pub number: u64,
+}
+
 /// Connection as known to the control thread.
 #[derive(Default)]
 pub struct State {
-    /// New link that the worker has not taken yet.
-    pub fresh: Option<Link>,
+    /// New connection that the worker has not taken yet.
+    pub fresh: Option<Fresh>,
     /// Set if the latest link is still connected.
     pub open: bool,
-    /// Protocol violation that the worker found on the link.
-    pub fault: Option<Refusal>,
+    /// Protocol violation that the worker found, and the number of the connection.
+    pub fault: Option<(u64, Refusal)>,
     /// Name of the peer of the latest link.
     pub peer: String,
     /// Reason for which there is no connection.
@@ -62,7 +71,6 @@ impl Desk {
     fn new(why: String) -> std::io::Result<Self> {
         Ok(Self {
             news: AtomicU64::new(0),
-            kick: AtomicBool::new(false),
             stop: AtomicBool::new(false),
             wake: rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             state: Mutex::new(State { why, ..State::default() }),
@@ -80,15 +88,10 @@ impl Desk {
         lock(&self.state)
     }
 
-    /// Requests that the control thread wake the peer.
-    pub fn kick(&self) {
-        self.kick.store(true, Ordering::Release);
-        self.ring();
-    }
-
-    /// Requests that the control thread end the connection because of `fault`.
-    pub fn complain(&self, fault: Refusal) {
-        self.state().fault = Some(fault);
+    /// Requests that the control thread end the connection of this number because of `fault`. Does nothing if it has
+    /// ended by itself.
+    pub fn complain(&self, number: u64, fault: Refusal) {
+        self.state().fault = Some((number, fault));
         self.ring();
     }
 
@@ -124,7 +127,7 @@ impl Control {
             }
         };
         let desk = Arc::new(Desk::new(why)?);
-        let mut keeper = Keeper { desk: desk.clone(), terms: config.terms(), side, current: None };
+        let mut keeper = Keeper { desk: desk.clone(), terms: config.terms(), side, current: None, ended: vec![] };
         let thread = std::thread::Builder::new().name("bywash-memif".into()).spawn(move || keeper.run())?;
         Ok(Self { desk, thread: Some(thread) })
     }
@@ -139,8 +142,6 @@ impl Drop for Control {
         while !thread.is_finished() && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(1));
         }
-        // A peer that filled the eventfd can block the thread's write to it. The thread is then left behind, with
-        // nothing to do.
         if thread.is_finished() {
             let _ = thread.join();
         }
@@ -171,7 +172,9 @@ struct Keeper {
     desk: Arc<Desk>,
     terms: Terms,
     side: Side,
-    current: Option<(Channel, OwnedFd)>,
+    current: Option<(Channel, Kicker)>,
+    /// Threads of former connections that have not ended yet.
+    ended: Vec<Kicker>,
 }
 
 /// Outcome of a handshake step.
@@ -224,20 +227,29 @@ impl Keeper {
             self.wait();
             let mut count = [0; 8];
             let _ = rustix::io::read(&self.desk.wake, &mut count);
-            if self.desk.kick.swap(false, Ordering::AcqRel)
-                && let Some((_, kick)) = &self.current
-            {
-                let _ = rustix::io::write(kick, &1u64.to_ne_bytes());
-            }
+            self.ended.retain(|kicker| !kicker.has_ended());
             self.look_after();
             self.look_for();
         }
-        if let Some((channel, _)) = self.current.take() {
+        if let Some(channel) = self.end() {
             channel.end(Refusal::Closed);
         }
         if let Side::Server { waiting, .. } = &mut self.side {
             waiting.drain(..).for_each(|one| one.channel.end(Refusal::Closed));
         }
+        // A thread that a peer keeps blocked even so is left behind, with nothing but the peer's eventfd.
+        let until = Instant::now() + LAST_KICK;
+        while !self.ended.iter().all(Kicker::has_ended) && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Ends the current connection; returns its channel.
+    fn end(&mut self) -> Option<Channel> {
+        let (channel, kicker) = self.current.take()?;
+        kicker.stop();
+        self.ended.push(kicker);
+        Some(channel)
     }
 
     fn wait(&self) {
@@ -255,6 +267,7 @@ impl Keeper {
             }
         };
         let mut fds: Vec<PollFd<'_>> = fds.into_iter().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+        let timeout = timeout.or((!self.ended.is_empty()).then_some(RETRY));
         let timeout = timeout.map(|time| rustix::time::Timespec { tv_sec: 0, tv_nsec: time.subsec_nanos().into() });
         let _ = poll(&mut fds, timeout.as_ref());
     }
@@ -262,9 +275,13 @@ impl Keeper {
     /// Checks the current connection, and ends it on a fault or a message from the peer.
     fn look_after(&mut self) {
         let Some((channel, _)) = &self.current else { return };
-        let fault = self.desk.state().fault.take();
+        let fault = {
+            let mut state = self.desk.state();
+            // The worker may have found it after the connection ended and the next one was made.
+            state.fault.take().filter(|(number, _)| *number == state.connections)
+        };
         let why = match fault {
-            Some(fault) => Err(fault),
+            Some((_, fault)) => Err(fault),
             None => match channel.receive() {
                 Came::Nothing => return,
                 Came::End => Ok("the peer hung up".to_owned()),
@@ -275,10 +292,9 @@ impl Keeper {
                 Came::Wrong(why) => Err(why),
             },
         };
-        if let Err(refusal) = &why {
+        if let (Some(channel), Err(refusal)) = (self.end(), &why) {
             channel.end(*refusal);
         }
-        self.current = None;
         self.desk.change(|state| {
             state.open = false;
             state.fresh = None;
@@ -338,17 +354,21 @@ impl Keeper {
             }
             Side::Client { .. } => {}
         }
-        if let Some((channel, connected)) = done {
-            let Connected { link, kick, peer } = *connected;
-            self.current = Some((channel, kick));
-            self.desk.change(|state| {
-                state.fresh = Some(link);
-                state.open = true;
-                state.fault = None;
-                state.peer = peer;
-                state.connections += 1;
-            });
-        }
+        let Some((channel, connected)) = done else { return };
+        let Connected { link, kick, peer } = *connected;
+        let Ok(kicker) = Kicker::start(kick) else {
+            let why = Refusal::Resources;
+            channel.end(why);
+            return over(&self.desk, format!("refused a peer: {why}"), Some(why), false);
+        };
+        let kick = kicker.kick();
+        self.current = Some((channel, kicker));
+        self.desk.change(|state| {
+            state.connections += 1;
+            state.fresh = Some(Fresh { link, kick, number: state.connections });
+            state.open = true;
+            state.peer = peer;
+        });
     }
 }
 

@@ -14,6 +14,7 @@ mod copying;
 #[doc(hidden)]
 pub mod fuzz;
 mod handshake;
+mod kick;
 mod lending;
 mod link;
 mod memory;

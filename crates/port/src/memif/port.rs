@@ -1,7 +1,8 @@
 //! memif port: one link at a time, served as server or client.
 
-use super::control::Control;
+use super::control::{Control, Fresh};
 use super::copying::Copying;
+use super::kick::Kick;
 use super::lending::{Lending, SPREAD};
 use super::link::Link;
 use super::refusal::Refusal;
@@ -25,9 +26,12 @@ enum Side {
     Client(Lending),
 }
 
-/// Link in use.
+/// Connection in use.
 struct Using {
     link: Link,
+    kick: Kick,
+    /// Value of [`Fresh::number`].
+    number: u64,
     side: Side,
     /// Receive index last read from the ring.
     known: u16,
@@ -113,12 +117,12 @@ impl MemifPort {
             return self.finish(bufs);
         }
         self.seen = news;
-        if let Some(link) = state.fresh.take() {
+        if let Some(Fresh { link, kick, number }) = state.fresh.take() {
             let side = match self.role {
                 Role::Server => Side::Server(Copying::default()),
                 Role::Client => Side::Client(Lending::new(&link)),
             };
-            let mut using = Using { link, side, known: 0, pace: Pace::new(), last: None };
+            let mut using = Using { link, kick, number, side, known: 0, pace: Pace::new(), last: None };
             using.link.rx.poll();
             if let Side::Client(lending) = &mut using.side {
                 lending.refill(&using.link, bufs);
@@ -149,10 +153,10 @@ impl MemifPort {
     /// Ends the connection because of a protocol violation.
     #[cold]
     fn refuse(&mut self, why: Refusal, bufs: &mut Buffers) {
-        let ended = self.using.as_ref().is_some_and(|using| using.last.is_some());
+        let number = self.using.as_ref().filter(|using| using.last.is_none()).map(|using| using.number);
         self.let_go(bufs);
-        if let (Some(control), false) = (&self.control, ended) {
-            control.desk.complain(why);
+        if let (Some(control), Some(number)) = (&self.control, number) {
+            control.desk.complain(number, why);
         }
     }
 
@@ -273,10 +277,8 @@ impl Port for MemifPort {
             // Pairs with the fence in `wait_fd`: either the receiver sees these packets before it sleeps, or this side
             // sees that it must wake the receiver.
             fence(Ordering::SeqCst);
-            if using.link.tx.wants_waking()
-                && let Some(control) = &self.control
-            {
-                control.desk.kick();
+            if using.link.tx.wants_waking() {
+                using.kick.ask();
                 counters.tx_wakeups.add(1);
             }
         }

@@ -14,7 +14,7 @@ use rustix::net::{
 };
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -401,6 +401,74 @@ fn holes_in_the_memory_do_no_harm() {
     assert_eq!(server.turn(&mut Batch::new()), [[0; 0]; 0]);
     assert_eq!(wire.refused(), Refusal::Jump.to_string());
     server.close();
+}
+
+/// A violation that is found after its client left does not end the next client's connection.
+#[test]
+fn a_late_complaint_does_not_concern_the_next_client() {
+    let (path, _folder) = socket();
+    let mut server = End::open(&config(&path, Role::Server));
+    let (first, memory) = connected(&path, &mut server);
+    poke(&memory, RING + 6, &65u16.to_le_bytes());
+    drop(first);
+    let _second = say(&path, &speech());
+    let start = Instant::now();
+    while server.detail("reconnects") != "1" {
+        assert!(start.elapsed() < LONG);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let mut out = batch_of(&mut server.bufs, [[1u8; 40]]);
+    assert_eq!(server.port.tx_burst(&mut server.bufs, &mut out), 0);
+    server.bufs.free(&mut out);
+    assert_eq!(reason(&path, &speech()), Refusal::Taken.to_string());
+    server.until("up");
+    server.close();
+}
+
+/// A client that does not let itself be woken hinders neither the next one nor the end of the port.
+#[test]
+fn a_full_eventfd_blocks_nobody_else() {
+    let (path, _folder) = socket();
+    let mut server = End::open(&config(&path, Role::Server));
+    let full = || {
+        // Blocking, without room for any more.
+        let fd = rustix::event::eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        rustix::io::write(&fd, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+        fd
+    };
+    let buffer = desc(0, 0, 2048, 8192);
+    let connect_and_fill = |server: &mut End| {
+        let mut speech = speech();
+        speech[3].1 = Some(full());
+        let wire = say(&path, &speech);
+        server.until("up");
+        let memory = speech[1].1.as_ref().unwrap();
+        (0..64).for_each(|slot| poke(memory, RING + 128 + 16 * slot, &buffer));
+        poke(memory, RING + 6, &64u16.to_le_bytes());
+        let wakeups = server.port.counters().tx_wakeups.get();
+        let mut out = batch_of(&mut server.bufs, [[1u8; 40]]);
+        server.turn(&mut out);
+        assert!(out.is_empty());
+        assert_eq!(server.port.counters().tx_wakeups.get(), wakeups + 1);
+        (wire, speech.remove(3).1.unwrap())
+    };
+    let count = |fd: &OwnedFd| {
+        let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd())).unwrap();
+        let count = info.lines().find_map(|line| line.strip_prefix("eventfd-count:")).unwrap();
+        u64::from_str_radix(count.trim(), 16).unwrap()
+    };
+    let (wire, first) = connect_and_fill(&mut server);
+    drop(wire);
+    server.until("hung up");
+    let (_wire, second) = connect_and_fill(&mut server);
+    server.close();
+    End::open(&config(&path, Role::Server)).close();
+    // The threads that had to wake these clients have done so.
+    let start = Instant::now();
+    while [&first, &second].map(count) != [1, 1] {
+        assert!(start.elapsed() < LONG);
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// Descriptors change between what is valid and what is not while the server reads them.
