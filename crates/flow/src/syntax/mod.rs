@@ -7,10 +7,10 @@ mod learn;
 mod links;
 mod matches;
 mod show;
+#[cfg(test)]
+mod tests;
 mod text;
 mod value;
-#[cfg(test)]
-mod words;
 
 pub use flow::{filter, flow, packet};
 pub use group::{group, group_id, meter, meter_id};

@@ -1,4 +1,4 @@
-//! Test of every word of ovs-fields(7), ovs-actions(7) and ovs-ofctl(8): it has an effect, or it is an error.
+//! Tests of the parsers: every word of ovs-fields(7), ovs-actions(7) and ovs-ofctl(8) has an effect, or is an error.
 
 use super::actions::KNOWN;
 use super::matches::SHORTHANDS;
