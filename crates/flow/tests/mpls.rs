@@ -203,8 +203,7 @@ fn labels_count_in_a_length() {
 #[test]
 fn labels_and_addresses_are_distinguished() {
     let frame = labelled(plain(), 0x8847, &[entry(0, 0, 3) | BOTTOM]);
-    let read = "actions=push:arp_sha[0..15],pop:reg0[0..15],output:reg0[0..15],push:nd_tll,output:2";
-    gives(&[read, "priority=9,arp,actions=output:3"], &frame, &frame);
+    gives(&["actions=output:2", "priority=9,arp,arp_sha=00:00:00:00:00:00,actions=output:3"], &frame, &frame);
     let line = "mpls,mpls_label=5,mpls_tc=1,mpls_ttl=64,mpls_bos=1 actions=push_mpls:0x8848,\
                 set_mpls_label:5,set_mpls_tc:3,set_mpls_ttl:9,dec_mpls_ttl,set_field:7->mpls_label,pop_mpls:0x0800,output:2";
     let spec = syntax::flow(line, &|_| None).unwrap_or_else(|e| panic!("{e}"));

@@ -87,7 +87,7 @@ pub fn actions(mut text: Text<'_>, names: PortNames<'_>, place: Place) -> Result
         if gone.is_some() {
             return name.wrong("nothing can follow goto_table");
         }
-        if name.str() == "drop" {
+        if name.str().eq_ignore_ascii_case("drop") {
             if !list.is_empty() || value.is_some() {
                 return name.wrong("`drop` must be the only action");
             }
@@ -140,8 +140,9 @@ fn one(name: Text<'_>, value: Option<Text<'_>>, names: PortNames<'_>, place: Pla
         }
         Ok(set(spelling, field, value::masked(text, field, names)?.0))
     };
+    let lower = name.str().to_ascii_lowercase();
     // Refused before the list inside is parsed: otherwise only the stack would limit how deeply lists are nested.
-    let list = match name.str() {
+    let list = match lower.as_str() {
         "write_actions" => place.refuses(&Action::WriteActions(Vec::new())),
         "clone" => place.refuses(&Action::Clone(Vec::new())),
         _ => None,
@@ -149,7 +150,7 @@ fn one(name: Text<'_>, value: Option<Text<'_>>, names: PortNames<'_>, place: Pla
     if let Some(why) = list {
         return name.wrong(format!("{}: {why}", name.str()));
     }
-    match name.str() {
+    match lower.as_str() {
         "output" => output(want()?, names),
         "push_vlan" => match small(want()?, 16)? {
             tpid @ (ethertype::VLAN | ethertype::QINQ) => Ok(Action::PushVlan(tpid)),
@@ -172,10 +173,10 @@ fn one(name: Text<'_>, value: Option<Text<'_>>, names: PortNames<'_>, place: Pla
         "set_mpls_ttl" => field("set_mpls_ttl", Field::MplsTtl),
         "dec_mpls_ttl" => plain(Action::DecMplsTtl),
         "mod_vlan_vid" | "set_vlan_vid" => {
-            Ok(Action::VlanVid { vid: small(want()?, 12)?, push: name.str() == "mod_vlan_vid" })
+            Ok(Action::VlanVid { vid: small(want()?, 12)?, push: lower == "mod_vlan_vid" })
         }
         "mod_vlan_pcp" | "set_vlan_pcp" => {
-            Ok(Action::VlanPcp { pcp: small(want()?, 3)?, push: name.str() == "mod_vlan_pcp" })
+            Ok(Action::VlanPcp { pcp: small(want()?, 3)?, push: lower == "mod_vlan_pcp" })
         }
         "mod_dl_src" => mac("mod_dl_src", Field::DlSrc),
         "mod_dl_dst" => mac("mod_dl_dst", Field::DlDst),
@@ -217,7 +218,7 @@ fn one(name: Text<'_>, value: Option<Text<'_>>, names: PortNames<'_>, place: Pla
         "multipath" => links::multipath(want()?),
         "bundle" => links::bundle(want()?, names, false),
         "bundle_load" => links::bundle(want()?, names, true),
-        other if other.eq_ignore_ascii_case("controller") => controller(value),
+        "controller" => controller(value),
         "conjunction" => conjunction(want()?),
         "fin_timeout" => learn::fin_timeout(want()?),
         "learn" => learn::learn(value.unwrap_or(name.from(name.str().len())), names),
@@ -230,12 +231,12 @@ fn one(name: Text<'_>, value: Option<Text<'_>>, names: PortNames<'_>, place: Pla
             Ok(Action::Pop(to))
         }
         "exit" => plain(Action::Exit),
-        other if value.is_none() => match value::port(name, names) {
-            Ok(port) => Ok(Action::Output(port)),
-            Err(e) if other.starts_with(|c: char| c.is_ascii_digit()) => Err(e),
-            Err(_) => name.wrong(format!("unknown action or port `{other}`; actions are {KNOWN}")),
+        _ if value.is_none() => match value::port(name, names) {
+            Ok(port) => to(name, port),
+            Err(e) if name.str().starts_with(|c: char| c.is_ascii_digit()) => Err(e),
+            Err(_) => name.wrong(format!("unknown action or port `{}`; actions are {KNOWN}", name.str())),
         },
-        other => name.wrong(format!("unknown action `{other}`; actions are {KNOWN}")),
+        _ => name.wrong(format!("unknown action `{}`; actions are {KNOWN}", name.str())),
     }
 }
 
@@ -243,7 +244,11 @@ fn output(text: Text<'_>, names: PortNames<'_>) -> Result<Action> {
     if text.str().contains('[') || Field::find(text.str()).is_some_and(|f| f != Field::InPort) {
         return Ok(Action::OutputReg(value::subfield(text)?));
     }
-    Ok(Action::Output(value::port(text, names)?))
+    to(text, value::port(text, names)?)
+}
+
+fn to(text: Text<'_>, port: OfPort) -> Result<Action> {
+    if port == OfPort::NONE { text.wrong("there is no port to send to: use `drop`") } else { Ok(Action::Output(port)) }
 }
 
 pub(super) fn writable(text: Text<'_>, field: Field) -> Result<()> {

@@ -81,8 +81,8 @@ fn check_actions(mut matches: Match, actions: &[Action], written: Text<'_>) -> R
     let mut inner = false;
     for action in actions {
         let fields = match action {
-            Action::Clone(inner) => {
-                check_actions(matches, inner, written)?;
+            Action::Clone(list) | Action::WriteActions(list) => {
+                check_actions(matches, list, written)?;
                 continue;
             }
             Action::PushVlan(_) if inner => {
@@ -121,6 +121,9 @@ fn check_actions(mut matches: Match, actions: &[Action], written: Text<'_>) -> R
                 continue;
             }
             Action::Move(src, dst) => [Some(src.field), Some(dst.field)],
+            Action::Push(of) | Action::Pop(of) | Action::OutputReg(of) => [Some(of.field), None],
+            Action::Multipath(choice) => [Some(choice.to.field), None],
+            Action::Bundle(choice) => [choice.to.map(|to| to.field), None],
             Action::Set { field, as_: Spelling::SetField | Spelling::Load, .. } => [Some(*field), None],
             Action::FinTimeout(_) if lacking(Needs::Proto(6), &matches).is_some() => {
                 return written.wrong("fin_timeout can only be used in a flow that matches tcp or tcp6");

@@ -122,7 +122,15 @@ impl<'a> Conditions<'a> {
     /// Checks that every condition has its prerequisite.
     pub fn finish(self, matches: &Match) -> Result<(), SyntaxError> {
         for (field, name) in self.given {
-            if let Some(lacking) = lacking(field.info().needs, matches) {
+            // The fields of ICMP and ICMPv6 are the same to OVS, which shows either by the names of ICMP's.
+            let lacking = match field.info().needs {
+                Needs::Icmp4 | Needs::Icmp6 => {
+                    let either = [Needs::Icmp4, Needs::Icmp6].map(|needs| lacking(needs, matches));
+                    either.iter().all(Option::is_some).then_some("icmp or icmp6")
+                }
+                needs => lacking(needs, matches),
+            };
+            if let Some(lacking) = lacking {
                 return name.wrong(format!("{} can only be matched with {lacking}", name.str()));
             }
         }
@@ -142,7 +150,8 @@ pub fn lacking(needs: Needs, matches: &Match) -> Option<&'static str> {
     let nd = |kinds: &[u128]| {
         is(&IP[1..], &[58])
             && matches.exact(Field::Icmp6Type).is_some_and(|k| kinds.contains(&k))
-            && matches.exact(Field::Icmp6Code) == Some(0)
+            // Packets with any other code do not have these fields, which is why it need not be matched.
+            && Field::Icmp6Code.get(&matches.value) == 0
     };
     let (ok, what) = match needs {
         Needs::Nothing => (true, ""),
@@ -158,9 +167,9 @@ pub fn lacking(needs: Needs, matches: &Match) -> Option<&'static str> {
         Needs::Ports => (is(&IP, &[6, 17, 132]), "tcp, udp, sctp, tcp6, udp6 or sctp6"),
         Needs::Icmp4 => (is(&IP[..1], &[1]), "icmp"),
         Needs::Icmp6 => (is(&IP[1..], &[58]), "icmp6"),
-        Needs::Nd => (nd(&[135, 136]), "icmp6,icmpv6_type=135,icmpv6_code=0 (or 136)"),
-        Needs::NdSolicit => (nd(&[135]), "icmp6,icmpv6_type=135,icmpv6_code=0"),
-        Needs::NdAdvert => (nd(&[136]), "icmp6,icmpv6_type=136,icmpv6_code=0"),
+        Needs::Nd => (nd(&[135, 136]), "icmp6,icmpv6_type=135 or 136"),
+        Needs::NdSolicit => (nd(&[135]), "icmp6,icmpv6_type=135"),
+        Needs::NdAdvert => (nd(&[136]), "icmp6,icmpv6_type=136"),
     };
     (!ok).then_some(what)
 }

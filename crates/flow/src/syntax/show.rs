@@ -100,8 +100,10 @@ impl Display for ShownMatch<'_> {
                 Field::NwSrc | Field::NwDst => arp,
                 Field::NdSll | Field::NdTll => arp || mpls,
                 Field::MplsLabel | Field::MplsTc | Field::MplsBos | Field::MplsTtl => !mpls,
-                Field::IcmpType | Field::IcmpCode => !(dl_type == Some(0x800) && protocol == Some(1)),
-                Field::Icmp6Type | Field::Icmp6Code => !(dl_type == Some(0x86dd) && protocol == Some(58)),
+                // OVS shows those of ICMPv6 by the same names.
+                Field::IcmpType | Field::IcmpCode => {
+                    !matches!((dl_type, protocol), (Some(0x800), Some(1)) | (Some(0x86dd), Some(58)))
+                }
                 Field::TpSrc | Field::TpDst => !(ip && matches!(protocol, Some(6 | 17 | 132))),
                 _ => false,
             };
@@ -119,13 +121,13 @@ impl Display for ShownMatch<'_> {
 }
 
 /// Fields in the order in which they are shown, covering each bit of a packet once.
-const ORDER: [Field; 53] = {
+const ORDER: [Field; 51] = {
     use Field::*;
     [
         ConjId, Reg0, Reg1, Reg2, Reg3, Reg4, Reg5, Reg6, Reg7, Reg8, Reg9, Reg10, Reg11, Reg12, Reg13, Reg14, Reg15,
         Metadata, PktMark, InPort, VlanTci, DlSrc, DlDst, DlType, MplsLabel, MplsTc, MplsTtl, MplsBos, Ipv6Src,
         Ipv6Dst, Ipv6Label, NwSrc, NwDst, ArpSpa, ArpTpa, NwProto, ArpOp, ArpSha, ArpTha, IpDscp, NwEcn, NwTtl, IpFrag,
-        IcmpType, IcmpCode, Icmp6Type, Icmp6Code, TpSrc, TpDst, TcpFlags, NdTarget, NdSll, NdTll,
+        IcmpType, IcmpCode, TpSrc, TpDst, TcpFlags, NdTarget, NdSll, NdTll,
     ]
 };
 

@@ -127,8 +127,8 @@ fn example(field: Field) -> (&'static str, &'static str) {
         Needs::Proto(_) => "sctp,",
         Needs::Icmp4 => "icmp,",
         Needs::Icmp6 => "icmp6,",
-        Needs::Nd | Needs::NdSolicit => "icmp6,icmpv6_type=135,icmpv6_code=0,",
-        Needs::NdAdvert => "icmp6,icmpv6_type=136,icmpv6_code=0,",
+        Needs::Nd | Needs::NdSolicit => "icmp6,icmpv6_type=135,",
+        Needs::NdAdvert => "icmp6,icmpv6_type=136,",
     };
     let value = match field.info().form {
         Form::Decimal if field.info().bits == 1 => "1",
@@ -374,4 +374,97 @@ fn the_documentation_has_every_word() {
     // Actions of which some arguments are not here.
     let actions = NO_ACTIONS.iter().map(name).filter(|name| !KNOWN.split(", ").any(|known| known == *name));
     assert_eq!(sorted(documented("| actions of", false)), sorted(actions));
+}
+
+/// Returns the flow as it is shown.
+fn shown(line: &str) -> String {
+    super::Shown(&flow(line, &names).unwrap_or_else(|e| panic!("{line}: {e}"))).to_string()
+}
+
+fn refused(line: &str) -> String {
+    flow(line, &names).err().unwrap_or_else(|| panic!("{line} is accepted")).what
+}
+
+#[test]
+fn an_ipv4_address_has_four_parts() {
+    for value in ["10", "10/8", "0x0a000000", "167772160", "10.0/16"] {
+        for line in ["ip,nw_dst=@,actions=drop", "arp,arp_spa=@,actions=drop", "ip,actions=mod_nw_src:@"] {
+            let line = line.replace('@', value);
+            let error = refused(&line);
+            assert!(error.contains("invalid IPv4 address") || error.contains("takes no mask"), "{line}: {error}");
+        }
+    }
+    assert_eq!(shown("ip,nw_dst=10.0.0.0/8,actions=drop"), "ip,nw_dst=10.0.0.0/8 actions=drop");
+    flow("ip,actions=load:0x0a000001->NXM_OF_IP_SRC[]", &names).unwrap();
+}
+
+/// As OVS's dumps have it, the names for ICMP are also those for ICMPv6, and neighbour discovery does not need the
+/// code.
+#[test]
+fn either_icmp_has_the_same_names() {
+    for (line, as_shown) in [
+        ("icmp6,icmp_type=136,nd_target=fe80::1", "icmp6,icmp_type=136,nd_target=fe80::1"),
+        (
+            "icmp_type=136,icmp_code=0,icmp6,nd_tll=02:00:00:00:00:01",
+            "icmp6,icmp_type=136,icmp_code=0,nd_tll=02:00:00:00:00:01",
+        ),
+        ("icmp6,icmpv6_type=135,nd_sll=02:00:00:00:00:01", "icmp6,icmp_type=135,nd_sll=02:00:00:00:00:01"),
+        ("icmp,icmpv6_type=8,icmpv6_code=0", "icmp,icmp_type=8,icmp_code=0"),
+    ] {
+        assert_eq!(shown(&format!("{line},actions=drop")), format!("{as_shown} actions=drop"));
+        filter(line, &names, true).unwrap();
+    }
+    for line in ["icmp_type=8", "ip,icmp_type=8", "tcp,icmpv6_type=8", "icmp6,icmp_type=136,icmp_code=1,nd_target=::1"]
+    {
+        assert!(refused(&format!("{line},actions=drop")).contains(" can only be matched with "), "{line}");
+    }
+    assert!(refused("icmp6,actions=set_field:4->icmp_type").contains("can only be used in a flow that matches icmp"));
+}
+
+#[test]
+fn names_of_actions_ignore_case() {
+    for (line, as_shown) in [
+        ("DROP", "drop"),
+        ("Output:2", "output:2"),
+        ("CLONE(OutPut:1),Mod_Vlan_Vid:5", "clone(output:1),mod_vlan_vid:5"),
+        ("Load:1->NXM_NX_REG0[],GOTO_TABLE:3", "load:0x1->NXM_NX_REG0[],goto_table:3"),
+        ("Write_Actions(DROP)", "write_actions(drop)"),
+    ] {
+        assert_eq!(shown(&format!("actions={line}")), format!("actions={as_shown}").replacen("actions", " actions", 1));
+    }
+}
+
+#[test]
+fn nothing_is_sent_to_no_port() {
+    for action in
+        ["output:none", "output:65535", "none", "NONE", "output:any", "clone(output:none)", "write_actions(none)"]
+    {
+        assert!(refused(&format!("actions={action}")).contains("there is no port"), "{action}");
+    }
+    for line in ["actions=resubmit(none,1)", "in_port=any,actions=drop", "actions=load:0xffff->NXM_OF_IN_PORT[]"] {
+        flow(line, &names).unwrap();
+    }
+}
+
+/// As in OVS, `check_pkt_larger` is the exception.
+#[test]
+fn fields_of_actions_have_their_prerequisites() {
+    for action in [
+        "write_actions(set_field:1->tcp_src)",
+        "write_actions(move:NXM_OF_TCP_SRC[]->NXM_NX_REG0[0..15])",
+        "clone(set_field:1->tcp_src)",
+        "push:tcp_src[]",
+        "pop:tcp_src[]",
+        "output:NXM_OF_TCP_SRC[]",
+        "multipath(eth_src,50,hrw,12,0,NXM_OF_TCP_SRC[])",
+        "bundle_load(eth_src,0,hrw,ofport,NXM_OF_TCP_SRC[],slaves:1)",
+    ] {
+        for of in ["", "udp,", "ip,"] {
+            let error = refused(&format!("{of}actions={action}"));
+            assert!(error.contains("can only be used in a flow that matches tcp or tcp6"), "{of}{action}: {error}");
+        }
+        assert!(refused(&format!("tcp,actions=push_mpls:0x8847,{action}")).contains("matches tcp or tcp6"), "{action}");
+        flow(&format!("tcp,actions={action}"), &names).unwrap();
+    }
+    flow("actions=check_pkt_larger(100)->NXM_OF_TCP_SRC[0]", &names).unwrap();
 }

@@ -73,9 +73,13 @@ fn ip6(text: Text<'_>) -> Result<u128> {
     }
 }
 
-/// Parses a port's number or name. The names of special ports are not case-sensitive.
+/// Parses a port's number or name. The names of special ports are not case-sensitive. `any` is OpenFlow's newer name of
+/// `none`.
 pub fn port(text: Text<'_>, names: PortNames<'_>) -> Result<OfPort> {
     let str = text.str().trim_matches('"');
+    if str.eq_ignore_ascii_case("any") {
+        return Ok(OfPort::NONE);
+    }
     if let Some((_, port)) = OfPort::NAMES.iter().find(|(name, _)| name.eq_ignore_ascii_case(str)) {
         return Ok(*port);
     }
@@ -114,10 +118,10 @@ pub fn within(text: Text<'_>, field: Field, value: u128) -> Result<u128> {
 fn plain(text: Text<'_>, field: Field, names: PortNames<'_>) -> Result<u128> {
     match field.info().form {
         Form::Mac => mac(text),
-        Form::Ip4 if text.str().contains('.') => ip4(text),
+        Form::Ip4 => ip4(text),
         Form::Ip6 => ip6(text),
         Form::Port => Ok(u128::from(port(text, names)?.0)),
-        Form::Frag | Form::TcpFlags | Form::Decimal | Form::Hex | Form::Ip4 => {
+        Form::Frag | Form::TcpFlags | Form::Decimal | Form::Hex => {
             within(text, field, number(text, field.info().bits)?)
         }
     }
