@@ -6,6 +6,7 @@ use super::text::{SyntaxError, Text};
 use super::value::{port, small};
 use crate::field::Field;
 use crate::model::{Bucket, GroupKind, GroupSpec, MeterSpec};
+use std::collections::HashSet;
 
 type Result<T> = std::result::Result<T, SyntaxError>;
 
@@ -59,11 +60,16 @@ pub fn group(line: &str, names: PortNames<'_>) -> Result<GroupSpec> {
     if starts.len() > BUCKETS {
         return text.sub(starts[BUCKETS], line.len()).wrong(format!("too many buckets: a group has at most {BUCKETS}"));
     }
-    let mut buckets = Vec::new();
+    let mut ids = HashSet::new();
+    let mut read = Vec::new();
     for (i, start) in starts.iter().enumerate() {
         let end = starts.get(i + 1).copied().unwrap_or(line.len());
-        buckets.push(bucket(text.sub(start + "bucket=".len(), end), i as u32, kind, names)?);
+        read.push(bucket(text.sub(start + "bucket=".len(), end), &mut ids, kind, names)?);
     }
+    // Buckets without an id get the lowest ones that are left.
+    let mut free = (0..).filter(|id| !ids.contains(id));
+    let buckets = read.into_iter().map(|(id, bucket)| Bucket { id: id.or_else(|| free.next()).unwrap_or(0), ..bucket });
+    let buckets: Vec<Bucket> = buckets.collect();
     if kind == GroupKind::Indirect && buckets.len() != 1 {
         return text.wrong("an indirect group must have exactly one bucket");
     }
@@ -87,15 +93,25 @@ fn group_kind(text: Text<'_>) -> Result<GroupKind> {
     }
 }
 
-fn bucket(text: Text<'_>, id: u32, kind: GroupKind, names: PortNames<'_>) -> Result<Bucket> {
-    let mut bucket = Bucket { id, weight: 1, watch_port: None, watch_group: None, actions: Vec::new() };
+/// Parses a bucket; returns it with the id that it was given, which is added to `ids`.
+fn bucket(
+    text: Text<'_>,
+    ids: &mut HashSet<u32>,
+    kind: GroupKind,
+    names: PortNames<'_>,
+) -> Result<(Option<u32>, Bucket)> {
+    let mut id = None;
+    let mut bucket = Bucket { id: 0, weight: 1, watch_port: None, watch_group: None, actions: Vec::new() };
     let mut rest = text;
     loop {
         let before = rest;
         let Some((name, value)) = rest.next_item()? else { break };
         let value = value.filter(|v| !v.is_empty());
         match (name.str(), value) {
-            ("bucket_id", Some(value)) => bucket.id = small(value, 32)?,
+            ("bucket_id", Some(value)) => match small(value, 32)? {
+                0xffff_ff01.. => return value.wrong("bucket id out of range: bucket ids are 0 to 0xffffff00"),
+                given => id = Some((given, value)),
+            },
             ("weight", Some(value)) => {
                 bucket.weight = small(value, 16)?;
                 // A dump shows the weight 1 of any bucket.
@@ -124,7 +140,10 @@ fn bucket(text: Text<'_>, id: u32, kind: GroupKind, names: PortNames<'_>) -> Res
     if kind == GroupKind::FastFailover && bucket.watch_port.is_none() && bucket.watch_group.is_none() {
         return text.wrong("a bucket of a fast-failover group needs watch_port or watch_group");
     }
-    Ok(bucket)
+    match id {
+        Some((id, value)) if !ids.insert(id) => value.wrong("another bucket has this id"),
+        id => Ok((id.map(|(id, _)| id), bucket)),
+    }
 }
 
 /// Parses a group selector such as `group_id=1`. Returns `None`, which means all groups, for an empty line or the value

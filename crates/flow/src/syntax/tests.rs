@@ -468,3 +468,24 @@ fn fields_of_actions_have_their_prerequisites() {
     }
     flow("actions=check_pkt_larger(100)->NXM_OF_TCP_SRC[0]", &names).unwrap();
 }
+
+#[test]
+fn buckets_have_different_ids() {
+    let ids = |line: &str| {
+        let group = group(&format!("group_id=1,type=select,{line}"), &names);
+        group.map(|group| group.buckets.iter().map(|bucket| bucket.id).collect::<Vec<_>>()).map_err(|e| e.what)
+    };
+    let mut many = String::new();
+    for (buckets, wanted) in [
+        (&["", "", ""][..], &[0, 1, 2][..]),
+        (&["", "bucket_id:0,"], &[1, 0]),
+        (&["bucket_id:1,", "", "bucket_id:7,", ""], &[1, 0, 7, 2]),
+        (&["bucket_id:4294967040,"], &[0xffff_ff00]),
+    ] {
+        many = buckets.iter().map(|bucket| format!("bucket={bucket}output:1,")).collect();
+        assert_eq!(ids(&many), Ok(wanted.to_vec()), "{many}");
+    }
+    let twice = ids(&format!("{many}{many}")).unwrap_err();
+    assert_eq!(twice, "another bucket has this id");
+    assert!(ids("bucket=bucket_id:4294967041,output:1").unwrap_err().contains("0xffffff00"));
+}
