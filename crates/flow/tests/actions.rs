@@ -12,16 +12,13 @@ use bywash_flow::syntax;
 use bywash_sync::Qsbr;
 use bywash_wire::build::Packet;
 use bywash_wire::checksum::checksum;
-use common::rig::Rig;
+use common::rig::{Rig, add};
 
 /// Creates a switch of nine ports with these flows. Port 9 is down.
 fn switch(flows: &[&str]) -> FlowControl {
     let ports = (1..=9).map(|of| SwitchPort { up: of != 9, ..SwitchPort::numbered(of) }).collect();
     let mut control = FlowControl::new(&Qsbr::new(), ports, BridgeConfig::default());
-    for flow in flows {
-        control.add(syntax::flow(flow, &|_| None).unwrap_or_else(|e| panic!("{flow}: {e}"))).unwrap();
-    }
-    control.commit();
+    add(&mut control, flows);
     control
 }
 

@@ -4,17 +4,13 @@ mod common;
 
 use bywash_engine::DropReason;
 use bywash_flow::app::CacheConfig;
-use bywash_flow::syntax;
 use bywash_port::{Happened, Records};
 use bywash_wire::build::Packet;
-use common::rig::Rig;
+use common::rig::{Rig, add};
 
 fn switch(flows: &[&str]) -> Rig {
     let mut rig = Rig::new(4, CacheConfig { insert_one_in: 1, ..CacheConfig::default() }, 32);
-    for flow in flows {
-        rig.control.add(syntax::flow(flow, &|_| None).unwrap_or_else(|e| panic!("{flow}: {e}"))).unwrap();
-    }
-    rig.control.commit();
+    add(&mut rig.control, flows);
     rig
 }
 

@@ -1,5 +1,7 @@
 //! Conjunctions: flows that match a packet only together.
 
+mod common;
+
 use bywash_engine::PortId;
 use bywash_flow::control::{BridgeConfig, FlowControl};
 use bywash_flow::key::KEY_WORDS;
@@ -8,14 +10,12 @@ use bywash_flow::pipeline::SwitchPort;
 use bywash_flow::syntax;
 use bywash_sync::Qsbr;
 use bywash_wire::build::Packet;
+use common::rig::add;
 
 fn switch(flows: &[&str]) -> FlowControl {
     let mut control =
         FlowControl::new(&Qsbr::new(), (1..=9).map(SwitchPort::numbered).collect(), BridgeConfig::default());
-    for flow in flows {
-        control.add(syntax::flow(flow, &|_| None).unwrap_or_else(|e| panic!("{flow}: {e}"))).unwrap();
-    }
-    control.commit();
+    add(&mut control, flows);
     control
 }
 

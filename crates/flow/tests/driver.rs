@@ -10,13 +10,12 @@ use bywash_flow::app::CacheConfig;
 use bywash_flow::control::BridgeConfig;
 use bywash_flow::model::{FlowFilter, OfPort};
 use bywash_flow::pipeline::Vlans;
-use bywash_flow::syntax;
 use bywash_lab::{End, Namespace, Veth, require, require_lab, wait_until};
 use bywash_port::af_xdp::{LinkInfo, Program, XdpAttach, XdpConfig, XdpDatapath};
 use bywash_wire::build::Packet;
 use bywash_wire::ethernet::MacAddr;
 use common::generate::Random;
-use common::rig::{Rig, ports};
+use common::rig::{Rig, add, ports};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -120,10 +119,7 @@ impl Twin {
 
     fn flows(&mut self, flows: &[&str]) {
         self.rig.control.delete(&FlowFilter::default(), false);
-        for flow in flows {
-            self.rig.control.add(syntax::flow(flow, &|_| None).unwrap()).unwrap();
-        }
-        self.rig.control.commit();
+        add(&mut self.rig.control, flows);
     }
 
     fn tx_frames(&self) -> Vec<u64> {

@@ -3,8 +3,7 @@
 mod common;
 
 use bywash_flow::app::CacheConfig;
-use bywash_flow::syntax;
-use common::rig::Rig;
+use common::rig::{Rig, add};
 
 /// Returns a UDP packet to port 53, or a fragment of one. `flags` is the IPv4 fragment word: flags and offset.
 fn packet(flags: u16) -> Vec<u8> {
@@ -23,14 +22,12 @@ fn packet(flags: u16) -> Vec<u8> {
 #[test]
 fn all_of_a_packet_goes_one_way() {
     let mut rig = Rig::new(4, CacheConfig { insert_one_in: 1, ..CacheConfig::default() }, 32);
-    for flow in [
+    let flows = [
         "priority=10,udp,tp_dst=53,actions=output:2",
         "priority=5,udp,tp_dst=0,actions=output:3",
         "priority=1,actions=output:4",
-    ] {
-        rig.control.add(syntax::flow(flow, &|_| None).unwrap()).unwrap();
-    }
-    rig.control.commit();
+    ];
+    add(&mut rig.control, &flows);
     // First through the tables, then through the caches.
     for _ in 0..2 {
         let way =

@@ -11,19 +11,12 @@ use bywash_flow::syntax;
 use bywash_wire::build::Packet;
 use bywash_wire::ethernet::MacAddr;
 use common::generate::{self, Random};
-use common::rig::{Rig, Sent};
+use common::rig::{Rig, Sent, add};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 /// Inserts every key into the exact-match cache, and lets no megaflow time out, however slow the machine.
 const EAGER: CacheConfig = CacheConfig { exact: 8192, insert_one_in: 1, megaflows: 200_000, idle_s: 3600 };
-
-fn add(control: &mut FlowControl, flows: &[String]) {
-    for flow in flows {
-        control.add(syntax::flow(flow, &|_| None).unwrap_or_else(|e| panic!("{flow}: {e}"))).unwrap();
-    }
-    control.commit();
-}
 
 fn clear(control: &mut FlowControl) {
     control.delete_group(None);
@@ -81,7 +74,7 @@ fn what_has_no_end_is_stopped() {
         assert_eq!(rig.send(1, &[udp(1, HOST)]), vec![], "{}", flows[0]);
         assert_eq!(rig.drops(DropReason::TooManyResubmits), dropped, "{}", flows[0]);
         // The worker still forwards afterwards.
-        add(&mut rig.control, &["priority=40000,ip,actions=output:3".into()]);
+        add(&mut rig.control, &["priority=40000,ip,actions=output:3"]);
         assert_eq!(ports(&rig.send(1, &[udp(1, HOST)])), [3]);
     }
 }
@@ -93,7 +86,7 @@ fn groups_that_watch_each_other_are_looked_at_so_often_and_no_more() {
     for n in 1..=8 {
         group(&mut rig.control, &format!("group_id={n},type=ff,{}", bucket(n % 8 + 1).trim_end_matches(','))).unwrap();
     }
-    add(&mut rig.control, &["actions=group:1".into()]);
+    add(&mut rig.control, &["actions=group:1"]);
     assert_eq!(rig.send(1, &[udp(1, HOST)]), vec![]);
     // Make one bucket live.
     let live = syntax::group("group_id=2,type=ff,bucket=watch_port:3,output:3", &|_| None).unwrap();
@@ -273,7 +266,7 @@ fn no_change_leaves_a_wrong_answer() {
 #[test]
 fn flows_without_a_timeout_have_an_idle_age() {
     let mut rig = Rig::new(2, EAGER, 64);
-    add(&mut rig.control, &["priority=2,udp,actions=output:2".into(), "priority=1,actions=drop".into()]);
+    add(&mut rig.control, &["priority=2,udp,actions=output:2", "priority=1,actions=drop"]);
     rig.send(1, &[udp(1, HOST)]);
     while rig.control.flows(&FlowFilter::default())[0].packets == 0 {
         std::thread::yield_now();
@@ -290,7 +283,7 @@ fn flows_without_a_timeout_have_an_idle_age() {
 fn many_megaflows_do_not_delay_the_counters() {
     const N: u32 = 30_000;
     let mut rig = Rig::new(2, EAGER, 64);
-    add(&mut rig.control, &["actions=move:NXM_OF_ETH_SRC[0..15]->NXM_NX_REG0[0..15],output:2".into()]);
+    add(&mut rig.control, &["actions=move:NXM_OF_ETH_SRC[0..15]->NXM_NX_REG0[0..15],output:2"]);
     let packets: Vec<_> = (0..N).map(|n| udp(n, HOST)).collect();
     for round in 1..=2 {
         assert_eq!(rig.send(1, &packets).len(), packets.len());

@@ -9,22 +9,15 @@ use bywash_flow::model::FlowFilter;
 use bywash_flow::syntax::{self, Shown};
 use bywash_wire::build::Packet;
 use bywash_wire::ethernet::MacAddr;
-use common::rig::Rig;
+use common::rig::{Rig, add};
 use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn switch(flows: &[&str]) -> Rig {
     let mut rig = Rig::new(5, CacheConfig { insert_one_in: 1, ..CacheConfig::default() }, 32);
-    add(&mut rig, flows);
+    add(&mut rig.control, flows);
     rig
-}
-
-fn add(rig: &mut Rig, flows: &[&str]) {
-    for flow in flows {
-        rig.control.add(syntax::flow(flow, &|_| None).unwrap_or_else(|e| panic!("{flow}: {e}"))).unwrap();
-    }
-    rig.control.commit();
 }
 
 fn packet(from: u8, to: u8) -> Vec<u8> {
@@ -99,7 +92,7 @@ fn flows_are_made_of_values_and_fields() {
 #[test]
 fn learned_flows_are_bounded_and_counted() {
     let mut rig = switch(&["actions=learn(table=2,cookie=0x9,limit=3,eth_src,output:in_port),output:2"]);
-    add(&mut rig, &["table=2,cookie=0x9,actions=drop", "table=2,cookie=0x8,arp,actions=drop"]);
+    add(&mut rig.control, &["table=2,cookie=0x9,actions=drop", "table=2,cookie=0x8,arp,actions=drop"]);
     for n in [1, 2, 1, 3, 4] {
         assert_eq!(send(&mut rig, 1, &packet(n, 9)), [2]);
     }
@@ -176,7 +169,7 @@ fn learned_flows_go_with_the_last_flow_that_learns_them() {
         rig.control.commit();
     };
     delete(&mut rig, "table=0,arp");
-    add(&mut rig, &[learn]);
+    add(&mut rig.control, &[learn]);
     assert_eq!(learned(&rig, 2).len(), 2);
     delete(&mut rig, "table=0");
     assert_eq!(learned(&rig, 2), ["table=2,  actions=drop"]);
@@ -213,12 +206,12 @@ fn nothing_is_learned_for_a_flow_that_has_gone() {
 fn learned_flows_are_bounded() {
     let config = BridgeConfig { learn_interval: Duration::ZERO, learned: 3, ..BridgeConfig::default() };
     let mut rig = Rig::configured(5, CacheConfig { insert_one_in: 1, ..CacheConfig::default() }, 32, None, config);
-    add(&mut rig, &BRIDGE);
+    add(&mut rig.control, &BRIDGE);
     for from in 1..=9 {
         send(&mut rig, 1, &packet(from, 99));
     }
     assert_eq!((learned(&rig, 10).len(), rig.control.not_learned), (3 + 1, 6));
-    add(&mut rig, &["table=20,actions=drop"]);
+    add(&mut rig.control, &["table=20,actions=drop"]);
     rig.control.delete(&FlowFilter { table: Some(10), ..FlowFilter::default() }, false);
     rig.control.commit();
     send(&mut rig, 1, &packet(20, 99));

@@ -4,9 +4,8 @@ mod common;
 
 use bywash_engine::DropReason;
 use bywash_flow::app::CacheConfig;
-use bywash_flow::syntax;
 use bywash_wire::build::Packet;
-use common::rig::Rig;
+use common::rig::{Rig, add};
 
 /// Length of the check sequence, which the length of a built packet includes and a frame does not have.
 const FCS: usize = 4;
@@ -15,10 +14,7 @@ const CACHES: CacheConfig = CacheConfig { exact: 8192, insert_one_in: 1, megaflo
 /// Creates a switch of nine ports with these flows, in which port 9 exists, but has no flow.
 fn switch(flows: &[&str]) -> Rig {
     let mut rig = Rig::new(9, CACHES, 32);
-    for flow in flows {
-        rig.control.add(syntax::flow(flow, &|_| None).unwrap_or_else(|e| panic!("{flow}: {e}"))).unwrap();
-    }
-    rig.control.commit();
+    add(&mut rig.control, flows);
     rig
 }
 

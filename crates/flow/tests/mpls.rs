@@ -6,7 +6,7 @@ use bywash_engine::DropReason;
 use bywash_flow::app::CacheConfig;
 use bywash_flow::syntax;
 use bywash_wire::build::Packet;
-use common::rig::Rig;
+use common::rig::{Rig, add};
 
 const CACHES: CacheConfig = CacheConfig { exact: 8192, insert_one_in: 1, megaflows: 200_000, idle_s: 3600 };
 const BOTTOM: u32 = 0x100;
@@ -14,10 +14,7 @@ const BOTTOM: u32 = 0x100;
 /// Creates a switch of five ports with these flows.
 fn switch(flows: &[&str]) -> Rig {
     let mut rig = Rig::new(5, CACHES, 32);
-    for flow in flows {
-        rig.control.add(syntax::flow(flow, &|_| None).unwrap_or_else(|e| panic!("{flow}: {e}"))).unwrap();
-    }
-    rig.control.commit();
+    add(&mut rig.control, flows);
     rig
 }
 

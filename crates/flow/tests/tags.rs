@@ -8,7 +8,7 @@ use bywash_flow::control::BridgeConfig;
 use bywash_flow::pipeline::Vlans;
 use bywash_flow::syntax;
 use bywash_wire::build::Packet;
-use common::rig::{Rig, Sent, ports};
+use common::rig::{Rig, Sent, add, ports};
 use std::time::Duration;
 
 const CACHES: CacheConfig = CacheConfig { exact: 8192, insert_one_in: 1, megaflows: 200_000, idle_s: 3600 };
@@ -17,10 +17,7 @@ const CACHES: CacheConfig = CacheConfig { exact: 8192, insert_one_in: 1, megaflo
 fn switch(vlan_limit: usize, flows: &[&str]) -> Rig {
     let config = BridgeConfig { vlan_limit, learn_interval: Duration::ZERO, ..BridgeConfig::default() };
     let mut rig = Rig::configured(5, CACHES, 32, None, config);
-    for flow in flows {
-        rig.control.add(syntax::flow(flow, &|_| None).unwrap_or_else(|e| panic!("{flow}: {e}"))).unwrap();
-    }
-    rig.control.commit();
+    add(&mut rig.control, flows);
     rig
 }
 

@@ -4,6 +4,7 @@ use bywash_engine::{Idle, PortId, PortTable, Worker, WorkerConfig};
 use bywash_flow::app::CacheConfig;
 use bywash_flow::control::{BridgeConfig, FlowControl};
 use bywash_flow::pipeline::SwitchPort;
+use bywash_flow::syntax;
 use bywash_frame::{Arena, ArenaConfig, Batch, Buffers, PoolConfig, PoolSet};
 use bywash_port::af_xdp::Flows;
 use bywash_port::{Port, PortCounters, Records, TxQueue, TxQueueConfig, Wanted, capture};
@@ -54,6 +55,15 @@ impl Port for TestPort {
 /// Returns the switch's ports, numbered 1 to `n`.
 pub fn ports(n: u16) -> Vec<SwitchPort> {
     (1..=n).map(SwitchPort::numbered).collect()
+}
+
+/// Adds these flows.
+pub fn add<F: AsRef<str>>(control: &mut FlowControl, flows: &[F]) {
+    for flow in flows {
+        let flow = flow.as_ref();
+        control.add(syntax::flow(flow, &|_| None).unwrap_or_else(|e| panic!("{flow}: {e}"))).unwrap();
+    }
+    control.commit();
 }
 
 pub struct Rig {
