@@ -179,11 +179,12 @@ impl Translator {
             sends |= dropped.is_none();
             reason = reason.or(dropped);
             let several = least > 0 || n > 1;
-            if several {
+            // Behind the ops of another length, or the copies for mirrors, the reason is an op.
+            if several || self.ops[from..].iter().any(|op| matches!(op, Op::Output(_))) {
                 self.ops.extend(dropped.map(Op::Drop));
-                if let Some(story) = &mut self.story {
-                    story.insert(explained, lengths(least, most));
-                }
+            }
+            if let Some(story) = self.story.as_mut().filter(|_| several) {
+                story.insert(explained, lengths(least, most));
             }
             if least == 0 {
                 break;
@@ -205,21 +206,23 @@ impl Translator {
         let mut trip =
             Trip { t: self, pipeline, now, base: now, set, bottom: 0, own_tags, least: 0, most, others, indent: 0 };
         trip.mirror_in();
+        let mirrored = trip.t.ops.len();
         let (done, least) = (trip.run(), trip.least);
         for at in (others..self.learn.len()).rev() {
             if self.learn[..others].contains(&self.learn[at]) {
                 self.learn.swap_remove(at);
             }
         }
-        (least, self.finish(from, done))
+        if let Err(reason) = done {
+            // As in OVS, mirrors get no copy of it either.
+            self.ops.truncate(from);
+            return (least, Some(reason));
+        }
+        (least, self.finish(mirrored))
     }
 
     /// Removes the ops from index `from` on that have no effect. Returns the reason why nothing is sent.
-    fn finish(&mut self, from: usize, done: Result<(), Reason>) -> Option<Reason> {
-        if let Err(reason) = done {
-            self.ops.truncate(from);
-            return Some(reason);
-        }
+    fn finish(&mut self, from: usize) -> Option<Reason> {
         let shows: fn(&Op) -> bool = |op| matches!(op, Op::Controller | Op::Sample(_));
         let last = |of: fn(&Op) -> bool| self.ops[from..].iter().rposition(of).map(|at| from + at);
         let (sent, shown) = (last(|op| matches!(op, Op::Output(_))), last(shows));
