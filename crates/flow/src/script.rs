@@ -222,10 +222,10 @@ fn apply(control: &mut FlowControl, item: Item) -> Result<usize, String> {
         Item::Add(flow) => control.add(*flow).map(|()| 1),
         Item::Mod(flow, strict) => control.modify(*flow, strict),
         Item::Del(filter, strict) => Ok(control.delete(&filter, strict)),
-        Item::SetGroup { group, new } => control.put_group(group, new).map(|()| 1),
-        Item::DelGroup(id) => Ok(control.take_group(id)),
-        Item::SetMeter { meter, new } => control.put_meter(meter, new).map(|()| 1),
-        Item::DelMeter(id) => Ok(control.take_meter(id)),
+        Item::SetGroup { group, new } => control.set_group(group, new).map(|()| 1),
+        Item::DelGroup(id) => Ok(control.delete_group(id)),
+        Item::SetMeter { meter, new } => control.set_meter(meter, new).map(|()| 1),
+        Item::DelMeter(id) => Ok(control.delete_meter(id)),
     };
     done.map_err(|why| why.to_string())
 }

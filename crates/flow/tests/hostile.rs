@@ -26,7 +26,9 @@ fn clear(control: &mut FlowControl) {
 
 fn group(control: &mut FlowControl, line: &str) -> Result<(), String> {
     let spec = syntax::group(line, &|_| None).unwrap_or_else(|e| panic!("{line}: {e}"));
-    control.set_group(spec, true).map_err(|refused| refused.0)
+    control.set_group(spec, true).map_err(|refused| refused.0)?;
+    control.commit();
+    Ok(())
 }
 
 /// Returns a packet from the n-th source, whose Ethernet address contains the number too.
@@ -91,6 +93,7 @@ fn groups_that_watch_each_other_are_looked_at_so_often_and_no_more() {
     // Make one bucket live.
     let live = syntax::group("group_id=2,type=ff,bucket=watch_port:3,output:3", &|_| None).unwrap();
     rig.control.set_group(live, false).unwrap();
+    rig.control.commit();
     assert_eq!(ports(&rig.send(1, &[udp(1, HOST)])), [2]);
 }
 
@@ -198,6 +201,7 @@ fn no_change_leaves_a_wrong_answer() {
     let mut ports = common::rig::ports(generate::PORTS);
     let set = |control: &mut FlowControl, line: &str| {
         control.set_group(syntax::group(line, &|_| None).unwrap_or_else(|e| panic!("{line}: {e}")), false).unwrap();
+        control.commit();
     };
     groups.iter().for_each(|group| set(&mut old.control, group));
     for step in 0..60 {

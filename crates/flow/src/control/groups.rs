@@ -14,13 +14,6 @@ impl FlowControl {
     /// Adds a group, or replaces the one with its id. Errors if `new` is set and the group exists, or if the group
     /// would run itself.
     pub fn set_group(&mut self, spec: GroupSpec, new: bool) -> Result<(), Refused> {
-        self.put_group(spec, new)?;
-        self.commit();
-        Ok(())
-    }
-
-    /// Does the same as [`FlowControl::set_group`], but does not publish the change.
-    pub(crate) fn put_group(&mut self, spec: GroupSpec, new: bool) -> Result<(), Refused> {
         let known = self.groups.contains_key(&spec.id);
         if new && known {
             return Err(Refused(format!("group {} already exists: use mod to change it", spec.id)));
@@ -62,13 +55,6 @@ impl FlowControl {
 
     /// Deletes a group, or all groups for `None`, and the flows that run them. Returns the number of groups deleted.
     pub fn delete_group(&mut self, id: Option<u32>) -> usize {
-        let n = self.take_group(id);
-        self.commit();
-        n
-    }
-
-    /// Does the same as [`FlowControl::delete_group`], but does not publish the change.
-    pub(crate) fn take_group(&mut self, id: Option<u32>) -> usize {
         let gone = selected(&self.groups, id);
         self.delete_users(|action| matches!(action, Action::Group(id) if gone.contains(id)));
         for id in &gone {
@@ -95,13 +81,6 @@ impl FlowControl {
     /// Adds a meter, or replaces the one with its id. Errors if `new` is set and the meter exists, or if too many meter
     /// ids have been used.
     pub fn set_meter(&mut self, spec: MeterSpec, new: bool) -> Result<(), Refused> {
-        self.put_meter(spec, new)?;
-        self.commit();
-        Ok(())
-    }
-
-    /// Does the same as [`FlowControl::set_meter`], but does not publish the change.
-    pub(crate) fn put_meter(&mut self, spec: MeterSpec, new: bool) -> Result<(), Refused> {
         if new && self.meters.contains_key(&spec.id) {
             return Err(Refused(format!("meter {} already exists: use mod to change it", spec.id)));
         }
@@ -117,13 +96,6 @@ impl FlowControl {
 
     /// Deletes a meter, or all meters for `None`, and the flows that use them. Returns the number of meters deleted.
     pub fn delete_meter(&mut self, id: Option<u32>) -> usize {
-        let n = self.take_meter(id);
-        self.commit();
-        n
-    }
-
-    /// Does the same as [`FlowControl::delete_meter`], but does not publish the change.
-    pub(crate) fn take_meter(&mut self, id: Option<u32>) -> usize {
         let gone = selected(&self.meters, id);
         self.delete_users(|action| matches!(action, Action::Meter(id) if gone.contains(id)));
         for id in &gone {
