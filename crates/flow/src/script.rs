@@ -3,7 +3,7 @@
 use crate::control::FlowControl;
 use crate::model::{Action, FlowFilter, FlowSpec, GroupSpec, MeterSpec, OfPort};
 use crate::syntax::{self, SyntaxError};
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 
 /// Default operation for lines that do not name one.
@@ -140,21 +140,26 @@ fn item(line: &str, verb: Verb, names: syntax::PortNames<'_>) -> Result<Item, Sy
 
 /// Checks lines for empty tables: errors with the reason for which [`carry_out`] would apply none.
 pub fn check(items: &[Item]) -> Result<(), String> {
-    refusal(HashSet::new(), HashSet::new(), items).map_or(Ok(()), Err)
+    refusal(BTreeMap::new(), HashSet::new(), items).map_or(Ok(()), Err)
 }
 
 /// Returns the reason why a line would be refused: it adds a group or meter that exists at that point, it changes one
-/// that does not, or its flow runs one that does not exist once all lines are applied. A group may follow the flows
-/// that run it. `groups` and `meters` exist before.
-fn refusal(mut groups: HashSet<u32>, mut meters: HashSet<u32>, items: &[Item]) -> Option<String> {
+/// that does not, its flow or group uses one that does not exist once all lines are applied, or it deletes one that a
+/// group still uses then. A group may follow the flows that run it. `groups` and `meters` exist before.
+fn refusal<'a>(
+    mut groups: BTreeMap<u32, &'a GroupSpec>,
+    mut meters: HashSet<u32>,
+    items: &'a [Item],
+) -> Option<String> {
+    let before = (groups.clone(), meters.clone());
     let exists = |what: &str, id: u32| Some(format!("{what} {id} already exists: use mod to change it"));
     let lacking = |what: &str, id: u32| Some(format!("{what} {id} does not exist: use add to add it"));
     for item in items {
         let (what, id, known, new) = match item {
-            Item::SetGroup { group, new } => ("group", group.id, !groups.insert(group.id), *new),
+            Item::SetGroup { group, new } => ("group", group.id, groups.insert(group.id, group).is_some(), *new),
             Item::SetMeter { meter, new } => ("meter", meter.id, !meters.insert(meter.id), *new),
             Item::DelGroup(id) => {
-                groups.retain(|group| id.is_some_and(|id| id != *group));
+                groups.retain(|group, _| id.is_some_and(|id| id != *group));
                 continue;
             }
             Item::DelMeter(id) => {
@@ -173,19 +178,34 @@ fn refusal(mut groups: HashSet<u32>, mut meters: HashSet<u32>, items: &[Item]) -
         Item::Add(flow) | Item::Mod(flow, _) => Some(Action::all(&flow.actions)),
         _ => None,
     });
-    flows.flatten().find_map(|action| match action {
-        Action::Group(id) if !groups.contains(id) => Some(format!("group {id} does not exist")),
+    let missing = |action: &Action| match action {
+        Action::Group(id) if !groups.contains_key(id) => Some(format!("group {id} does not exist")),
         Action::Meter(id) if !meters.contains(id) => Some(format!("meter {id} does not exist")),
         _ => None,
+    };
+    flows.flatten().find_map(missing).or_else(|| {
+        groups.iter().find_map(|(user, group)| {
+            let set = before.0.get(user).is_none_or(|before| !std::ptr::eq(*before, *group));
+            // What a group lacks that was there before is not the fault of these lines.
+            let lost = |action: &&Action| match action {
+                Action::Group(id) => set || before.0.contains_key(id),
+                Action::Meter(id) => set || before.1.contains(id),
+                _ => false,
+            };
+            let actions = group.buckets.iter().flat_map(|bucket| Action::all(&bucket.actions));
+            actions.filter(lost).find_map(missing).map(|what| format!("{what}, which group {user} uses"))
+        })
     })
 }
 
 /// Applies the lines in order. Returns how many flows, groups and meters were changed. Errors with the reason, and
-/// applies none, if a line adds a group or meter that exists, or changes or runs one that does not. If the tables are
-/// full, a flow overlaps another and is to be checked for that, or a group would run itself, the lines before it are
-/// applied; the error has the number of their changes. The workers use the new tables when this returns.
+/// applies none, if a line adds a group or meter that exists, or changes or runs one that does not, or deletes one that
+/// a group uses. If the tables are full, a flow overlaps another and is to be checked for that, or a group would run
+/// itself, the lines before it are applied; the error has the number of their changes. The workers use the new tables
+/// when this returns.
 pub fn carry_out(control: &mut FlowControl, items: Vec<Item>) -> Result<usize, String> {
-    let groups = control.groups().iter().map(|group| group.spec.id).collect();
+    let known = control.groups();
+    let groups = known.iter().map(|group| (group.spec.id, &group.spec)).collect();
     let meters = control.meters().iter().map(|meter| meter.spec.id).collect();
     if let Some(what) = refusal(groups, meters, &items) {
         return Err(format!("{what}; no change was applied"));
@@ -275,6 +295,34 @@ mod tests {
                     meter=6 pktps bands=type=drop rate=5";
         assert_eq!(load(both), Ok(4));
         assert_eq!(load("delete group_id=5\nipv6,actions=group:5"), missing("group 5"));
+    }
+
+    /// OVS lets a bucket name a meter or group that does not exist, and ignores meters in buckets altogether.
+    #[test]
+    fn a_group_that_uses_a_missing_group_or_meter_is_refused() {
+        let mut control = FlowControl::new(&bywash_sync::Qsbr::new(), vec![], BridgeConfig::default());
+        let mut load = |lines: &str| carry_out(&mut control, parse(lines, Verb::Add, &|_| None).unwrap());
+        let missing = |what: &str, user: u32| {
+            Err(format!("{what} does not exist, which group {user} uses; no change was applied"))
+        };
+        let (one, two) = ("group_id=1,bucket=group:2", "group_id=2,bucket=output:1,bucket=meter:3,output:2");
+        let meter = "meter=3 pktps bands=type=drop rate=5";
+        assert_eq!(load(&format!("arp,actions=1\n{one}")), missing("group 2", 1));
+        assert_eq!(load(&format!("{one}\n{two}")), missing("meter 3", 2));
+        assert_eq!(load(&format!("{one}\n{two}\n{meter}\nactions=group:1")), Ok(4));
+        // What a group uses stays until the group has gone, or does not use it any more.
+        assert_eq!(load("delete meter=3"), missing("meter 3", 2));
+        assert_eq!(load("delete meter=all"), missing("meter 3", 2));
+        assert_eq!(load("delete group_id=2"), missing("group 2", 1));
+        assert_eq!(load("modify group_id=2,bucket=meter:4,output:1"), missing("meter 4", 2));
+        assert_eq!(
+            load(&format!("delete meter=3\nmodify {meter}")),
+            Err("meter 3 does not exist: use add to add it; no change was applied".into())
+        );
+        assert_eq!(load(&format!("delete meter=3\n{meter}")), Ok(2));
+        assert_eq!(load("modify group_id=2,bucket=output:1\ndelete meter=3"), Ok(2));
+        assert_eq!(load("delete group_id=2\ndelete group_id=1"), Ok(2));
+        assert_eq!(control.len(), 0, "the flow ran group 1");
     }
 
     #[test]
