@@ -256,7 +256,7 @@ mod tests {
         let chain = |(base, rules)| Chain { name: "c".into(), base, rules, opaque: None };
         let (dormant, owned, tracking) = (false, false, vec![]);
         let chains = chains.map(chain).into();
-        Table { family, name: "t".into(), dormant, owned, chains, sets: vec![], tracking }
+        Table { family, name: "t".into(), dormant, owned, chains, sets: vec![], tracking, flow_tables: vec![] }
     }
 
     fn both(tables: Vec<Table>) -> [bool; 2] {

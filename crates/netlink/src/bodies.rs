@@ -96,8 +96,8 @@ impl Resolver<'_> {
                 }
             }
             // The kernel shows any route as a blackhole while its object discards (fib_dump_info, rt6_fill_node). Once
-            // the object forwards, only the kernel knows whether the route itself discards. Nor is an object known whose
-            // message was lost.
+            // the object forwards, only the kernel knows whether the route itself discards. Nor is an object known
+            // whose message was lost.
             if kind == RouteKind::Blackhole && !discards || unknown {
                 hops = vec![NextHop { index: 0, outer: None, gateway: None, weight: 1, alive: true }];
             }

@@ -184,8 +184,8 @@ impl Kernel {
         }
     }
 
-    /// Ends a dump and the replay after it. Returns the kinds that must be read again because of notifications that have
-    /// been applied early: routes may have been shown since as they were before.
+    /// Ends a dump and the replay after it. Returns the kinds that must be read again because of notifications that
+    /// have been applied early: routes may have been shown since as they were before.
     pub fn end_dump(&mut self) -> Scope {
         self.unfinished = None;
         let (links, objects) = std::mem::take(&mut self.early);

@@ -196,8 +196,8 @@ impl<const N: usize> FlowTable<N> {
         }
     }
 
-    /// Revokes a flow: no packet belongs to it any more. The writer removes it, and adds another for the connection once
-    /// this may have one again.
+    /// Revokes a flow: no packet belongs to it any more. The writer removes it, and adds another for the connection
+    /// once this may have one again.
     #[inline]
     pub fn revoke(&self, hit: Hit) {
         self.region.and(record_at::<N>(hit.record()) + STATE, !GENERATION);

@@ -2,10 +2,9 @@
 //!
 //! # Order of the writes
 //! A record is whole before a slot names it. A removed flow first loses its generation, then its slots; the record is
-//! used again after a grace period, since readers may still hold it, and after another one if a slot that had moved still
-//! named it. When a bucket is split, the slots that move are
-//! written into the new bucket before the size that leads there; in the old one they stay until a grace period has
-//! passed, for readers that have read the size before.
+//! used again after a grace period, since readers may still hold it, and after another one if a slot that had moved
+//! still named it. When a bucket is split, the slots that move are written into the new bucket before the size that
+//! leads there; in the old one they stay until a grace period has passed, for readers that have read the size before.
 
 use super::layout::{
     BASE, BUCKETS, END, GENERATION, KEYS, Key, Keys, PACKETS, RECORDS, SEGMENT_WORDS, SEGMENTS, SIZE, SLOTS, STATE,

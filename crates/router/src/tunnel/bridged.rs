@@ -59,9 +59,9 @@ impl Tunnels {
     }
 }
 
-/// Returns whether the kernel would take this frame from a tunnel, bridge it by its addresses alone, and send it through
-/// a tunnel: an IP packet with a whole header (pskb_inet_may_pull) that is not neighbour discovery, which a bridge may
-/// answer itself (br_is_nd_neigh_msg).
+/// Returns whether the kernel would take this frame from a tunnel, bridge it by its addresses alone, and send it
+/// through a tunnel: an IP packet with a whole header (pskb_inet_may_pull) that is not neighbour discovery, which a
+/// bridge may answer itself (br_is_nd_neigh_msg).
 fn is_plainly_bridged(frame: &[u8]) -> bool {
     let Some(ip) = frame.get(HEADER_LEN..) else { return false };
     match frame_type(frame) {
