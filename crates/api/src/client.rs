@@ -121,14 +121,22 @@ fn request<T: DeserializeOwned>(socket: &Path, line: &str, body: &str, what: &st
     let reads = [Topic::Drift, Topic::KernelConnections].iter().any(|t| line.ends_with(&format!("/{}", t.name())));
     let patience = if line.starts_with("POST") || reads { READING } else { PATIENCE };
     let exchange = || {
-        send(&mut stream, line, "1.1", body)?;
+        let sent = send(&mut stream, line, "1.1", body);
+        let refused = |why: &std::io::Error| [ErrorKind::BrokenPipe, ErrorKind::ConnectionReset].contains(&why.kind());
+        if sent.as_ref().is_err_and(|why| !refused(why)) {
+            return sent;
+        }
         stream.set_read_timeout(Some(patience))?;
         // The server closes after one answer.
-        stream.read_to_end(&mut answer).map(drop)
+        let read = stream.read_to_end(&mut answer).map(drop);
+        sent.and(read)
     };
     let got: std::io::Result<()> = { exchange }();
-    got.map_err(|why| no_answer(why, socket, patience))?;
-    understand(&answer, &name, what)
+    match got {
+        // A server that refuses a request says so, and closes the connection before all of it has been sent.
+        Err(why) if parse(&answer).is_none() => Err(no_answer(why, socket, patience)),
+        _ => understand(&answer, &name, what),
+    }
 }
 
 /// Returns the error for an instance that did not answer within `patience`, or whose connection failed.

@@ -7,10 +7,11 @@ use crate::api::{Placement, client};
 use crate::cli::capture::CaptureArgs;
 use crate::config::count;
 use crate::error::Usage;
+use crate::stdout::stdout;
 use anyhow::{Context as _, bail};
 use blocks::{Block, Blocks};
 use bywash_port::pcap::compile;
-use std::io::{ErrorKind, IsTerminal, Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -123,7 +124,7 @@ impl Sink {
         let Some(path) = &args.write else { return Ok(Self::Lines(line::Lines::default())) };
         let name = path.display().to_string();
         if path.as_os_str() == "-" {
-            let out = std::io::stdout();
+            let out = stdout();
             if out.is_terminal() {
                 return Err(
                     Usage("-w - writes pcapng, which a terminal cannot show: pipe it to something".into()).into()
@@ -138,14 +139,14 @@ impl Sink {
     fn put(&mut self, block: &Block, bytes: &[u8]) -> anyhow::Result<()> {
         match self {
             Self::File { out, name } => out.write_all(bytes).with_context(|| format!("cannot write {name}")),
-            Self::Lines(lines) => Ok(lines.put(block, &mut std::io::stdout().lock())?),
+            Self::Lines(lines) => Ok(lines.put(block, &mut stdout())?),
         }
     }
 
     fn flush(&mut self) -> anyhow::Result<()> {
         match self {
             Self::File { out, name } => out.flush().with_context(|| format!("cannot write {name}")),
-            Self::Lines(_) => Ok(std::io::stdout().flush()?),
+            Self::Lines(_) => Ok(stdout().flush()?),
         }
     }
 }

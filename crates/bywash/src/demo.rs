@@ -2,6 +2,7 @@
 //! turn. Prints every step. Touches nothing outside these namespaces, and removes them at the end.
 
 use crate::cli::DemoArgs;
+use crate::stdout::stdout;
 use anyhow::{bail, ensure};
 use bywash_bench::lab::{Bywash, FOR_RATE, Lab, Rate, Traffic};
 use bywash_lab::{Direction, Host, Iperf, Ping, has_tool, require_lab, run_host};
@@ -20,7 +21,7 @@ const PICTURE: &str = "     \
 
 /// Prints a line; returns the error from the enclosing function if stdout is closed.
 macro_rules! say {
-    ($($text:tt)*) => { writeln!(std::io::stdout(), $($text)*)? };
+    ($($text:tt)*) => { writeln!(stdout(), $($text)*)? };
 }
 
 /// Interval between the pings while bywash is killed.

@@ -1,6 +1,7 @@
 //! `bywash docsis`: seals, opens, frames and parses PDUs in hex, line by line, to check test vectors.
 
 use crate::cli::docsis::{DocsisArgs, FrameArgs, ParseArgs, SealArgs};
+use crate::stdout::stdout;
 use anyhow::Context as _;
 use bywash_docsis::cipher::Tek;
 use bywash_docsis::header::{Header, Privacy, Service, parse};
@@ -25,7 +26,7 @@ pub fn run(args: DocsisArgs) -> anyhow::Result<()> {
 /// Passes every line of standard input, decoded from hex, to `make`, and prints what it returns. Ends at the first
 /// error.
 fn lines(mut make: impl FnMut(Vec<u8>) -> anyhow::Result<String>) -> anyhow::Result<()> {
-    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    let mut out = std::io::BufWriter::new(stdout());
     for (at, line) in std::io::stdin().lock().lines().enumerate() {
         let text = line.context("cannot read standard input")?;
         let made = hex::decode(&text).map_err(anyhow::Error::msg).and_then(&mut make);

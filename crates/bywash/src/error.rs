@@ -1,8 +1,9 @@
 //! Errors of the program: one line that says what failed, where and what to do, and an exit status.
 
 use crate::config::ConfigErrors;
+use crate::stdout::unprinted;
 use bywash_port::pcap::CompileError;
-use std::io::IsTerminal;
+use std::io::{ErrorKind, IsTerminal};
 use std::process::ExitCode;
 
 /// Invalid command line. The exit status is 2, as for a configuration error.
@@ -12,8 +13,8 @@ pub struct Usage(pub String);
 
 /// Prints an error to stderr, and returns the exit status.
 pub fn report(error: &anyhow::Error) -> ExitCode {
-    // The reader of the output has closed it, and needs no more.
-    if error.chain().filter_map(|cause| cause.downcast_ref()).any(is_broken_pipe) {
+    // The reader of the output has closed it, and needs no more. A socket whose peer has ended gives the same error.
+    if unprinted(error) == Some(ErrorKind::BrokenPipe) {
         return ExitCode::SUCCESS;
     }
     if let Some(errors) = error.downcast_ref::<ConfigErrors>() {
@@ -22,11 +23,7 @@ pub fn report(error: &anyhow::Error) -> ExitCode {
         crate::log::print(&errors.render(colours).to_string());
         return ExitCode::from(2);
     }
-    // Without a context, only writes to standard output end so.
-    let full = error.chain().len() == 1
-        && error.downcast_ref::<std::io::Error>().is_some_and(|why| why.kind() == std::io::ErrorKind::StorageFull);
-    let what = if full { "cannot write to standard output: " } else { "" };
-    crate::log::print(&format!("bywash: {what}{}\n", line(error)));
+    crate::log::print(&format!("bywash: {}\n", line(error)));
     let rejected = matches!(error.downcast_ref(), Some(CompileError::Rejected(..)));
     ExitCode::from(if rejected || error.is::<Usage>() { 2 } else { 1 })
 }
@@ -39,10 +36,6 @@ pub fn hint_at_root(error: anyhow::Error) -> anyhow::Error {
         return error;
     }
     anyhow::anyhow!("{text}: run the command as root, with sudo")
-}
-
-fn is_broken_pipe(error: &std::io::Error) -> bool {
-    error.kind() == std::io::ErrorKind::BrokenPipe
 }
 
 /// Formats an error and its causes in one line. Leaves out a cause that the text before it already contains.
@@ -63,6 +56,17 @@ pub fn line(error: &anyhow::Error) -> String {
 mod tests {
     use super::*;
     use anyhow::Context;
+
+    /// An instance whose successor has ended must fail, so that its service manager starts it again.
+    #[test]
+    fn a_peer_that_has_ended_is_no_success() {
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        drop(theirs);
+        let why = std::io::Write::write(&mut &ours, b"x").unwrap_err();
+        assert_eq!(why.kind(), ErrorKind::BrokenPipe);
+        let status = report(&Err::<(), _>(why).context("pid 7 has ended").unwrap_err());
+        assert_eq!(format!("{status:?}"), format!("{:?}", ExitCode::FAILURE));
+    }
 
     #[test]
     fn one_line_without_repetition() {

@@ -15,6 +15,7 @@ mod new;
 mod profile;
 mod restore;
 mod show;
+mod stdout;
 mod tester;
 mod top;
 mod trace;
@@ -29,6 +30,7 @@ use cli::{Cli, Command, ConfigCommand, RunArgs};
 use config::{Config, ConfigErrors, Draft, Host};
 use std::io::Write;
 use std::process::ExitCode;
+use stdout::stdout;
 
 fn main() -> ExitCode {
     log::panic_hook();
@@ -70,10 +72,10 @@ fn dispatch(cli: Cli) -> anyhow::Result<()> {
         Command::Config(ConfigCommand::Check { file, skip_host_checks }) => {
             let config = Draft::read(&file)?.finish((!skip_host_checks).then(Host::this).as_ref())?;
             let ports: Vec<&str> = config.ports.iter().map(|port| port.name.as_str()).collect();
-            Ok(writeln!(std::io::stdout(), "{}: good, ports {}", file.display(), ports.join(", "))?)
+            Ok(writeln!(stdout(), "{}: good, ports {}", file.display(), ports.join(", "))?)
         }
-        Command::Config(ConfigCommand::Reference) => Ok(std::io::stdout().write_all(config::reference().as_bytes())?),
-        Command::Config(ConfigCommand::Schema) => Ok(writeln!(std::io::stdout(), "{:#}", config::schema())?),
+        Command::Config(ConfigCommand::Reference) => Ok(stdout().write_all(config::reference().as_bytes())?),
+        Command::Config(ConfigCommand::Schema) => Ok(writeln!(stdout(), "{:#}", config::schema())?),
         Command::Doctor(args) => doctor::run(&args),
         Command::Restore(args) => restore::run(args.json),
         Command::New(args) => new::run(&args),
@@ -86,7 +88,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<()> {
         Command::Man { out: None } => man::print(),
         Command::Man { out: Some(directory) } => man::write(&directory),
         Command::Broker => bywash_daemon::broker(),
-        Command::Version => Ok(writeln!(std::io::stdout(), "bywash {}", env!("CARGO_PKG_VERSION"))?),
+        Command::Version => Ok(writeln!(stdout(), "bywash {}", env!("CARGO_PKG_VERSION"))?),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Manual pages and shell completions generated from the clap definition.
 
 use crate::cli::Cli;
+use crate::stdout::stdout;
 use anyhow::Context;
 use clap::CommandFactory;
 use clap_complete::Shell;
@@ -11,19 +12,19 @@ use std::path::Path;
 pub fn completion(shell: Shell) -> anyhow::Result<()> {
     let mut out = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "bywash", &mut out);
-    Ok(std::io::stdout().write_all(&out)?)
+    Ok(stdout().write_all(&out)?)
 }
 
 /// Prints bywash(1).
 pub fn print() -> anyhow::Result<()> {
-    Ok(std::io::stdout().write_all(&page(command())?)?)
+    Ok(stdout().write_all(&page(command())?)?)
 }
 
 /// Writes bywash.1, bywash-run.1 and so on into a directory, which it creates if needed, and prints their paths. Hidden
 /// commands have no page.
 pub fn write(directory: &Path) -> anyhow::Result<()> {
     std::fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;
-    let mut stdout = std::io::stdout();
+    let mut stdout = stdout();
     let mut commands = vec![command()];
     while let Some(command) = commands.pop() {
         commands.extend(command.get_subcommands().filter(|command| !command.is_hide_set()).cloned());

@@ -4,6 +4,7 @@ use crate::api::Traced;
 use crate::api::client;
 use crate::capture;
 use crate::cli::trace::TraceArgs;
+use crate::stdout::stdout;
 use bywash_wire::hex;
 use serde_json::Value;
 use std::io::Write;
@@ -15,7 +16,7 @@ pub fn run(args: &TraceArgs) -> anyhow::Result<()> {
         Some("-") => std::io::read_to_string(std::io::stdin())?,
         Some(hex) => hex.to_owned(),
     };
-    let (packet, mut out) = (format!("{} {frame}", args.port), std::io::stdout().lock());
+    let (packet, mut out) = (format!("{} {frame}", args.port), stdout());
     if args.json {
         let value: Value = client::trace(&args.socket, &packet)?;
         return Ok(writeln!(out, "{value}")?);

@@ -5,6 +5,7 @@
 use crate::api::{Config, Topic, client};
 use crate::cli::web::WebArgs;
 use crate::error::Usage;
+use crate::stdout::stdout;
 use anyhow::Context as _;
 use axum::extract::{Path as InPath, State};
 use axum::http::{StatusCode, header};
@@ -52,8 +53,8 @@ pub fn run(args: &WebArgs) -> anyhow::Result<()> {
             .with_context(|| format!("cannot listen at {}: give another --listen, port 0 for any", args.listen))?;
         let listen = listener.local_addr().context("no address")?;
         // A caller may be waiting for this line.
-        writeln!(std::io::stdout(), "http://{listen}/ shows the running instance; Ctrl-C ends it")?;
-        std::io::stdout().flush()?;
+        writeln!(stdout(), "http://{listen}/ shows the running instance; Ctrl-C ends it")?;
+        stdout().flush()?;
         let routes = routes(Arc::new(Site { socket: args.socket.clone() }), Guard::new(listen, token.as_deref()));
         tokio::select! {
             () = serve_tcp(listener, routes) => Ok(()),

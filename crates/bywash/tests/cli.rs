@@ -2,6 +2,9 @@
 //!
 //! `BYWASH_BLESS=1 cargo test -p bywash --test cli` replaces the expected output by the present one.
 
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -142,7 +145,7 @@ fn completions_know_the_commands() {
 fn bash_takes_the_completions() {
     let script = output(&["completion", "bash"]);
     let mut bash = Command::new("bash").args(["-n"]).stdin(Stdio::piped()).spawn().unwrap();
-    std::io::Write::write_all(&mut bash.stdin.take().unwrap(), script.as_bytes()).unwrap();
+    bash.stdin.take().unwrap().write_all(script.as_bytes()).unwrap();
     assert!(bash.wait().unwrap().success());
 }
 
@@ -363,4 +366,46 @@ fn transmit_queues_save_calls() {
     let row = &slow["rows"][0];
     assert!(row["send_calls_per_packet"].as_f64().unwrap() < 0.5, "{slow:#}");
     assert!(row["wait_us_p50"].as_f64().unwrap() >= 1.0, "{slow:#}");
+}
+
+/// An instance that ends a connection while a request is being sent is not taken for a reader of the output that has
+/// gone; if it has answered before, the answer counts.
+#[test]
+fn a_request_that_is_refused_while_it_is_sent() {
+    let directory = tempfile::tempdir().unwrap();
+    let (socket, file) = (directory.path().join("socket"), directory.path().join("flows"));
+    std::fs::write(&file, "priority=1,actions=drop\n".repeat(200_000)).unwrap();
+    let listener = UnixListener::bind(&socket).unwrap();
+    let refused = r#"{"error":"only for reading","hint":""}"#;
+    let no_answer = format!("no answer from the instance at {}: Broken pipe (os error 32)", socket.display());
+    // What has not been read when the connection is closed resets it.
+    for (answers, resets, told) in [
+        (true, false, "flow load: only for reading"),
+        (true, true, "flow load: only for reading"),
+        (false, false, no_answer.as_str()),
+    ] {
+        let load = ["flow", "load", file.to_str().unwrap(), "--socket", socket.to_str().unwrap()];
+        let load = bywash(&load).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let accept = || {
+            let (mut stream, _) = listener.accept().unwrap();
+            assert!(stream.read(&mut [0; 1024]).unwrap() > 0);
+            stream
+        };
+        let answer = |stream: &mut UnixStream, status: &str, body: &str| {
+            write!(stream, "HTTP/1.1 {status}\r\nContent-Length: {}\r\n\r\n{body}", body.len()).unwrap();
+        };
+        // The ports, then the flows.
+        answer(&mut accept(), "200 OK", "[]");
+        let mut stream = accept();
+        if answers {
+            answer(&mut stream, "403 Forbidden", refused);
+        }
+        if !resets {
+            stream.shutdown(Shutdown::Both).unwrap();
+        }
+        drop(stream);
+        let out = load.wait_with_output().unwrap();
+        let why = String::from_utf8_lossy(&out.stderr);
+        assert_eq!((out.status.code(), why.as_ref()), (Some(1), format!("bywash: {told}\n").as_str()));
+    }
 }

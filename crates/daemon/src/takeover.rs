@@ -201,7 +201,8 @@ impl Predecessor {
         let sent = self.line.send(&Message::LetGo, &[]);
         crate::step::reached("takeover-asked");
         let answer = sent.and_then(|()| self.line.receive(STEP));
-        match answer?.context("the running instance did not hand over its ports: see its log")? {
+        let kept = "the running instance did not hand over its ports: see its log";
+        match answer.context(kept)?.context(kept)? {
             (Message::Gone, _) => {
                 self.let_go = Some(asked);
                 Ok(())

@@ -10,6 +10,7 @@ mod setting;
 
 use crate::cli::doctor::DoctorArgs;
 use crate::config::{Host, count};
+use crate::stdout::stdout;
 use finding::Finding;
 use instance::Sample;
 pub use remember::SavedSettings;
@@ -63,7 +64,7 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<()> {
     if fix {
         apply_fixes(&mut found)?;
     }
-    let mut out = std::io::stdout().lock();
+    let mut out = stdout();
     if args.json {
         let all = json!({ "interfaces": seen, "running": look.is_some(), "unseen": unseen, "findings": found });
         writeln!(out, "{all}")?;

@@ -1,6 +1,7 @@
 //! `bywash new`: creates a project based on Bywash's crates.
 
 use crate::cli::new::{NewAppArgs, NewArgs};
+use crate::stdout::stdout;
 use anyhow::{Context as _, bail};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -49,7 +50,7 @@ fn app(args: &NewAppArgs) -> anyhow::Result<()> {
         let made = path.parent().map_or(Ok(()), std::fs::create_dir_all).and_then(|()| std::fs::write(&path, text));
         made.with_context(|| format!("cannot write {}", path.display()))?;
     }
-    let mut out = std::io::stdout();
+    let mut out = stdout();
     writeln!(out, "{}: created; its stages are in src/main.rs", args.name)?;
     writeln!(out, "  cd {} && cargo build && sudo target/debug/{}", args.name, args.name)?;
     Ok(writeln!(out, "builds it and runs it between two hosts in a lab of network namespaces")?)

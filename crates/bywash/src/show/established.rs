@@ -6,6 +6,7 @@ use crate::api::{
 };
 use crate::cli::ShowArgs;
 use crate::config::count;
+use crate::stdout::stdout;
 use std::fmt::Write as _;
 use std::io::Write;
 use std::net::SocketAddr;
@@ -18,7 +19,7 @@ const PAGE: u64 = 10_000;
 
 /// Prints flows as they arrive, part by part, so that they need not all fit into memory.
 pub fn run(args: &ShowArgs) -> anyhow::Result<()> {
-    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    let mut out = std::io::BufWriter::new(stdout());
     let (limit, mut shown, mut after) = (limit(args), 0, None::<String>);
     if args.json {
         write!(out, "{{\"flows\":[")?;

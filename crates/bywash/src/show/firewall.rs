@@ -6,6 +6,7 @@ use crate::api::{Established, Firewall, FirewallChain, FirewallReason, client, s
 use crate::cli::ShowArgs;
 use crate::error::{Usage, hint_at_root};
 use crate::namespace;
+use crate::stdout::stdout;
 use bywash_exceptions::nft::{self, Answer, Cause, Counter, Evaluator, Finding, Flow, Place, Ruleset};
 use bywash_exceptions::{IfMatch, legacy};
 use std::io::Write;
@@ -18,7 +19,7 @@ pub fn run(args: &ShowArgs) -> anyhow::Result<()> {
     if args.filter.is_some() || args.watch.is_some() {
         return Err(Usage("`show firewall` takes neither a filter nor --watch: leave them out".into()).into());
     }
-    let mut out = std::io::stdout().lock();
+    let mut out = stdout();
     if args.schema {
         return Ok(writeln!(out, "{:#}", without_descriptions(schema::<Firewall>("bywash show firewall")))?);
     }

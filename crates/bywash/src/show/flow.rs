@@ -6,6 +6,7 @@ use crate::cli::flow::{FlowArgs, LoadArgs};
 use crate::config::count;
 use crate::error::Usage;
 use crate::flows::{self, ScriptError, Verb};
+use crate::stdout::stdout;
 use anyhow::{Context as _, anyhow};
 use serde_json::Value;
 use std::io::{Read as _, Write as _};
@@ -26,7 +27,7 @@ pub fn run(args: &FlowArgs) -> anyhow::Result<()> {
         FlowArgs::Load(args) => load(args),
         FlowArgs::Dump(args) => {
             let (socket, filter) = (&args.whom.socket, args.filter.as_deref());
-            let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+            let mut out = std::io::BufWriter::new(stdout());
             if args.json {
                 let value: Value = client::topic(socket, Topic::Flows, filter)?;
                 writeln!(out, "{value}")?;
@@ -38,7 +39,7 @@ pub fn run(args: &FlowArgs) -> anyhow::Result<()> {
             Ok(out.flush()?)
         }
         FlowArgs::Trace(args) => {
-            let mut out = std::io::stdout().lock();
+            let mut out = stdout();
             if args.json {
                 let value: Value = client::trace(&args.whom.socket, &args.packet)?;
                 return Ok(writeln!(out, "{value}")?);

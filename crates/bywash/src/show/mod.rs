@@ -11,6 +11,7 @@ mod tables;
 use crate::api::{Config, Placement, Reloaded, Topic, client, without_descriptions};
 use crate::cli::{LevelArgs, ReloadArgs, Show, ShowArgs};
 use crate::error::Usage;
+use crate::stdout::stdout;
 use anyhow::ensure;
 pub use firewall::evaluated;
 pub use flow::run as flow;
@@ -26,16 +27,16 @@ use tables::Rates;
 pub fn level(args: &LevelArgs) -> anyhow::Result<()> {
     if args.json {
         let value: Value = client::set_level(&args.socket, args.level.name(), &args.ports)?;
-        return Ok(writeln!(std::io::stdout(), "{value}")?);
+        return Ok(writeln!(stdout(), "{value}")?);
     }
     let placement: Vec<Placement> = client::set_level(&args.socket, args.level.name(), &args.ports)?;
     let text = tables::render(&placement.into(), &mut Rates::default());
-    Ok(std::io::stdout().write_all(text.as_bytes())?)
+    Ok(stdout().write_all(text.as_bytes())?)
 }
 
 /// Runs `bywash reload`: prints what has changed or, with `--dry-run`, would change.
 pub fn reload(args: &ReloadArgs) -> anyhow::Result<()> {
-    let mut out = std::io::stdout();
+    let mut out = stdout();
     if args.json {
         let value: Value = client::reload(&args.socket, args.dry_run)?;
         return Ok(writeln!(out, "{value}")?);
@@ -64,14 +65,14 @@ pub fn run(args: &ShowArgs) -> anyhow::Result<()> {
             [topic] => schema(topic),
             topics => Value::Object(topics.iter().map(|t| (t.name().into(), schema(t))).collect()),
         };
-        return Ok(writeln!(std::io::stdout(), "{value:#}")?);
+        return Ok(writeln!(stdout(), "{value:#}")?);
     }
     if args.json && args.watch.is_none() {
-        return Ok(writeln!(std::io::stdout(), "{}", object(args, &here(&args.socket, &topics)?)?)?);
+        return Ok(writeln!(stdout(), "{}", object(args, &here(&args.socket, &topics)?)?)?);
     }
     let Some(seconds) = args.watch else {
         let text = render(args, &here(&args.socket, &topics)?, &mut Rates::default())?;
-        return Ok(std::io::stdout().write_all(text.as_bytes())?);
+        return Ok(stdout().write_all(text.as_bytes())?);
     };
     let topics = here(&args.socket, &topics)?;
     let (period, mut rates) = (Duration::from_secs_f64(seconds), Rates::default());
@@ -81,16 +82,15 @@ pub fn run(args: &ShowArgs) -> anyhow::Result<()> {
             true => object(args, &topics)?.to_string(),
             false => render(args, &topics, &mut rates)?,
         };
-        let mut stdout = std::io::stdout().lock();
+        let mut out = stdout();
         // Redraw in place to avoid flicker: cursor home, each line cleared to its end, then the remaining screen.
-        let clear = !args.json && std::io::IsTerminal::is_terminal(&stdout);
+        let clear = !args.json && out.is_terminal();
         if clear {
-            write!(stdout, "\x1b[H{}\x1b[J", text.replace('\n', "\x1b[K\n"))?;
+            write!(out, "\x1b[H{}\x1b[J", text.replace('\n', "\x1b[K\n"))?;
         } else {
-            writeln!(stdout, "{text}")?;
+            writeln!(out, "{text}")?;
         }
-        stdout.flush()?;
-        drop(stdout);
+        out.flush()?;
         next += period;
         std::thread::sleep(next.saturating_duration_since(Instant::now()));
     }

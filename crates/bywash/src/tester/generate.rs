@@ -5,6 +5,7 @@ use super::ports::{self, Wanted};
 use super::{print, raise_priority, stopped_by_signals};
 use crate::cli::tester::{GenArgs, Via};
 use crate::error::Usage;
+use crate::stdout::stdout;
 use anyhow::{bail, ensure};
 use bywash_port::af_xdp::takes_frames;
 use bywash_port::pcap::PcapSource;
@@ -113,10 +114,10 @@ pub fn run(args: &GenArgs) -> anyhow::Result<()> {
     let results = results?;
     if args.json {
         let figures = Figures { via: methods, size: sizes[0], flows: args.flows, lanes: &results };
-        writeln!(std::io::stdout(), "{}", serde_json::to_string(&figures)?)?;
+        writeln!(stdout(), "{}", serde_json::to_string(&figures)?)?;
     } else {
         for (result, size) in results.iter().zip(&sizes) {
-            write!(std::io::stdout(), "{}", print::lane(result, *size))?;
+            write!(stdout(), "{}", print::lane(result, *size))?;
         }
     }
     hint(args, &results);

@@ -5,6 +5,7 @@ use super::{print, raise_priority, stopped_by_signals};
 use crate::cli::tester::Rfc2544Args;
 use crate::config::ConfigErrors;
 use crate::error::Usage;
+use crate::stdout::stdout;
 use anyhow::{Context as _, bail, ensure};
 use bywash_frame::{Arena, ArenaConfig, Buffers, PoolConfig, PoolSet};
 use bywash_tester::rfc2544::{Plan, Report, Rig, Test, Want, html};
@@ -132,7 +133,7 @@ pub fn run(args: &Rfc2544Args) -> anyhow::Result<()> {
         std::fs::write(page, html(&report)).with_context(|| format!("cannot write `{}`", page.display()))?;
     }
     if args.json {
-        writeln!(std::io::stdout(), "{}", serde_json::to_string(&report)?)?;
+        writeln!(stdout(), "{}", serde_json::to_string(&report)?)?;
     } else {
         table(&report)?;
     }
@@ -434,7 +435,7 @@ fn note(out: &mut impl Write, limited: bool) -> std::io::Result<()> {
 }
 
 fn table(report: &Report) -> anyhow::Result<()> {
-    let mut out = std::io::stdout();
+    let mut out = stdout();
     for s in &report.sizes {
         writeln!(out, "{} B, up to {}pps", s.size, print::scaled(s.highest_pps))?;
         if let Some(t) = &s.throughput {

@@ -6,6 +6,7 @@ mod text;
 
 use crate::cli::top::TopArgs;
 use crate::error::Usage;
+use crate::stdout::stdout;
 use anyhow::Context as _;
 use figures::{Figures, Sample};
 use ratatui::DefaultTerminal;
@@ -64,7 +65,7 @@ pub fn run(args: &TopArgs) -> anyhow::Result<()> {
 }
 
 fn print(figures: &Figures, json: bool) -> anyhow::Result<()> {
-    let mut out = std::io::stdout().lock();
+    let mut out = stdout();
     if json {
         return Ok(writeln!(out, "{}", serde_json::to_string(figures)?)?);
     }
