@@ -122,7 +122,7 @@ impl Runtime {
         match ask {
             Ask::Reload(config, answer) => {
                 // The client may have gone.
-                let _ = answer.send(self.reload(*config).map_err(|e| format!("nothing changed: {e:#}")));
+                let _ = answer.send(self.reload(*config));
             }
             Ask::TakeOver(socket, answer) => {
                 let met = Successor::meet(&socket, &self.shared).map(|successor| self.successor = Some(successor));
@@ -133,36 +133,27 @@ impl Runtime {
 
     /// Reloads after SIGHUP, and logs the result.
     pub fn reload_by_signal(&mut self) {
-        let done =
-            self.shared.read().and_then(|(new, _)| self.reload(new).map_err(|e| format!("nothing changed: {e:#}")));
-        match done {
+        match self.shared.read().and_then(|(new, _)| self.reload(new)) {
             Ok(changes) if changes.is_empty() => tracing::info!("reload: nothing to change"),
             Ok(_) => {}
             Err(why) => tracing::error!("reload: {why}"),
         }
     }
 
-    /// Applies `new`, and returns what changed. After an error everything is as before.
-    fn reload(&mut self, new: Config) -> anyhow::Result<Vec<String>> {
-        if let Some(successor) = &self.successor {
-            bail!("pid {} is taking over", successor.pid);
-        }
-        // Compute the steps again: another reload may have been applied since the configuration was read.
-        let steps = self.shared.steps(&new)?;
-        if steps.iter().any(Step::is_of_ports)
-            && let Err(why) = self.mode.ports_can_change()
-        {
-            bail!("ports cannot be added or removed in mode {}: {why}; restart bywash", new.mode.name());
-        }
-        self.shared.view.reread(&new, false)?;
+    /// Applies `new`, and returns what changed. After an error everything is as before, except for what it says could
+    /// not be undone.
+    fn reload(&mut self, new: Config) -> Result<Vec<String>, String> {
+        let unchanged = |why: anyhow::Error| format!("nothing changed: {why:#}");
+        let steps = self.prepare(&new).map_err(unchanged)?;
         let mut undo = vec![];
         let read = match self.carry_out_all(&new, &steps, &mut undo) {
             Ok(read) => read,
             Err(why) => {
-                for undo in undo.into_iter().rev() {
-                    self.undo(undo);
-                }
-                return Err(why);
+                let left: Vec<String> = undo.into_iter().rev().filter_map(|undo| self.undo(undo).err()).collect();
+                return Err(match left.is_empty() {
+                    true => unchanged(why),
+                    false => format!("{why:#}; not all steps could be undone: {}", left.join("; ")),
+                });
             }
         };
         *lock(&self.shared.config) = Arc::new(new);
@@ -170,6 +161,22 @@ impl Runtime {
         let lines: Vec<String> = steps.iter().map(Step::to_string).chain(read).collect();
         lines.iter().for_each(|line| tracing::info!("reload: {line}"));
         Ok(lines)
+    }
+
+    /// Returns the steps to `new`. Errors if it cannot be applied.
+    fn prepare(&self, new: &Config) -> anyhow::Result<Vec<Step>> {
+        if let Some(successor) = &self.successor {
+            bail!("pid {} is taking over", successor.pid);
+        }
+        // Compute the steps again: another reload may have been applied since the configuration was read.
+        let steps = self.shared.steps(new)?;
+        if steps.iter().any(Step::is_of_ports)
+            && let Err(why) = self.mode.ports_can_change()
+        {
+            bail!("ports cannot be added or removed in mode {}: {why}; restart bywash", new.mode.name());
+        }
+        self.shared.view.reread(new, false)?;
+        Ok(steps)
     }
 
     /// Carries out the steps, and has the files read again that `new` names. Returns a line for each change of theirs.
@@ -232,7 +239,8 @@ impl Runtime {
         Ok(read)
     }
 
-    fn undo(&mut self, undo: Undo) {
+    /// Undoes a step. Errors with what is not as it was before, which is logged.
+    fn undo(&mut self, undo: Undo) -> Result<(), String> {
         let done = match undo {
             Undo::Remove(at) => {
                 self.remove_port(at);
@@ -242,17 +250,28 @@ impl Runtime {
                 self.undo_pool(&changed);
                 Ok(())
             }
-            Undo::Open(at, port, level) => {
-                self.add_port_at(at, &port, level).with_context(|| format!("port `{}`", port.name))
-            }
-            Undo::Level(at, level, requested) => {
-                let mut ports = self.shared.ports();
-                ports.get_mut(&at).map_or(Ok(()), |slot| slot.configure_level(level, requested))
-            }
+            Undo::Open(at, port, level) => self.add_port_at(at, &port, level).map_err(|why| {
+                let name = &port.name;
+                self.forget_port(name);
+                format!(
+                    "port `{name}` is removed, for it cannot be opened again: {why:#}; the kernel forwards its packets \
+                     until a reload adds it"
+                )
+            }),
+            Undo::Level(at, level, requested) => match self.shared.ports().get_mut(&at) {
+                Some(slot) => slot.configure_level(level, requested).map_err(|why| {
+                    format!("port `{}` does not return to level {}: {why:#}", slot.config.name, level.name())
+                }),
+                None => Ok(()),
+            },
         };
-        if let Err(e) = done {
-            tracing::error!("reload: a step could not be undone: {e:#}");
-        }
+        done.inspect_err(|why| tracing::error!("reload: {why}"))
+    }
+
+    /// Removes a port from the configuration in effect, so that a later reload adds it.
+    fn forget_port(&self, name: &str) {
+        let mut config = lock(&self.shared.config);
+        Arc::make_mut(&mut config).ports.retain(|port| port.name != name);
     }
 
     /// Adds a port, with a record of how to remove it.

@@ -37,6 +37,24 @@ fn compile(directory: &Path, port: u16) -> PathBuf {
     object
 }
 
+/// Start of programs that need no header.
+const HEAD: &str = "struct xdp_md { unsigned data, data_end; };\n#define SEC(n) __attribute__((section(n), used))\n\
+                    char L[] SEC(\"license\") = \"GPL\";\n";
+
+fn compile_text(directory: &Path, name: &str, text: &str) -> PathBuf {
+    let source = directory.join(name).with_extension("c");
+    std::fs::write(&source, text).unwrap();
+    let object = source.with_extension("o");
+    compile_as(&object, &source, &[]);
+    object
+}
+
+/// Compiles a program that the verifier rejects.
+fn compile_wild(directory: &Path) -> PathBuf {
+    let wild = "int f(struct xdp_md *c) { return *(int *)(long)c->data; }";
+    compile_text(directory, "wild", &format!("{HEAD}SEC(\"xdp.frags\") {wild}"))
+}
+
 /// Returns a configuration whose port r0 has these lines.
 fn with(lines: &str) -> String {
     config(&[("r0", lines), ("r1", "")])
@@ -180,6 +198,39 @@ fn a_reload_changes_it_and_a_kill_ends_it() {
     assert!(bywash(lab.r(), &["restore"]).status.success());
 }
 
+/// The object file changes in place, so that the port can be opened neither as the file says now nor as before.
+#[test]
+fn a_port_that_a_failed_reload_loses_is_named_and_comes_back() {
+    require!(require_lab(), has_compiler());
+    let directory = tempfile::tempdir().unwrap();
+    let [nine, ten] = PORTS.map(|port| compile(directory.path(), port));
+    let wild = compile_wild(directory.path());
+    let lab = lab();
+    let datagrams = Datagrams::new(&lab);
+    let object = directory.path().join("program.o");
+    std::fs::copy(&nine, &object).unwrap();
+    let file = File::new(&with(&line(&object)));
+    let mut running = file.run(&lab);
+    datagrams.only(1);
+    std::fs::copy(&wild, &object).unwrap();
+    let other = with(&(line(&object) + "tx_burst = 8\n"));
+    file.write(&other);
+    let lost = reload(&running, &[]);
+    assert!(lost.status.code() == Some(1) && lost.stderr.contains("The verifier: "), "{lost:?}");
+    assert!(!lost.stderr.contains("nothing changed") && lost.stderr.contains("port `r0` is removed"), "{lost:?}");
+    let ports = |running: &Bywash| running.show(&["ports"]).as_array().unwrap().len();
+    assert_eq!((ports(&running), running.show(&["config"])["port"].as_array().unwrap().len()), (1, 1));
+    assert!(pings(&lab), "{}", running.log());
+    // With an object that loads, the port is one that is new.
+    std::fs::copy(&ten, &object).unwrap();
+    let done = reload(&running, &[]).ok().unwrap().stdout;
+    assert_eq!(done, "port r0 added: af_xdp\n");
+    assert_eq!(ports(&running), 2);
+    datagrams.only(0);
+    assert!(running.signalled(Signal::TERM).success(), "{}", running.log());
+    assert_detached(lab.r());
+}
+
 /// Whoever controls the instance could put a program where it makes its files.
 #[test]
 fn a_program_is_not_loaded_from_where_the_instance_makes_files() {
@@ -248,18 +299,12 @@ fn what_is_wrong_with_a_program_is_said() {
     let directory = tempfile::tempdir().unwrap();
     let nine = compile(directory.path(), 9);
     let lab = lab();
-    let compiled = |name: &str, text: &str| {
-        let source = directory.path().join(name).with_extension("c");
-        std::fs::write(&source, text).unwrap();
-        let object = source.with_extension("o");
-        compile_as(&object, &source, &[]);
-        object
-    };
-    let head = "struct xdp_md { unsigned data, data_end; };\n#define SEC(n) __attribute__((section(n), used))\n\
-                char L[] SEC(\"license\") = \"GPL\";\n";
-    let linear = compiled("linear", &format!("{head}SEC(\"xdp\") int f(struct xdp_md *c) {{ return 2; }}"));
-    let wild = "int f(struct xdp_md *c) { return *(int *)(long)c->data; }";
-    let wild = compiled("wild", &format!("{head}SEC(\"xdp.frags\") {wild}"));
+    let linear = compile_text(
+        directory.path(),
+        "linear",
+        &format!("{HEAD}SEC(\"xdp\") int f(struct xdp_md *c) {{ return 2; }}"),
+    );
+    let wild = compile_wild(directory.path());
     let missing = directory.path().join("missing.o");
     let cases = [
         (line(&missing), "No such file or directory", true),
