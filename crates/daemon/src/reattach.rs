@@ -159,7 +159,8 @@ impl Runtime {
             let mut ports = self.shared.ports();
             let slot = ports.get_mut(&at).context("it is no longer configured")?;
             // Held until the port is back: a level requested meanwhile is either found here or finds the program.
-            xdp.begin(&self.relations, slot.level)?;
+            // The watch does not find the program before either, which may have been halted until then.
+            xdp.begin(&self.relations, slot.level, self.shared.halted_for(&queues))?;
             slot.add_counters(counters);
             (slot.queues, slot.xdp) = (queues, Some(xdp));
             Ok(())

@@ -306,8 +306,10 @@ impl Runtime {
         self.mode.targets_changed();
         // A worker answers after a turn, in which the port filled its fill ring.
         self.shared.workers.iter().for_each(|worker| drop(worker.handle.report(ANSWER)));
-        let begin =
-            |slot: &mut PortSlot| slot.xdp.as_mut().map_or(Ok(()), |xdp| xdp.begin(&self.relations, slot.level));
+        let begin = |slot: &mut PortSlot| {
+            let halted = self.shared.halted_for(&slot.queues);
+            slot.xdp.as_mut().map_or(Ok(()), |xdp| xdp.begin(&self.relations, slot.level, halted))
+        };
         let enabled = self.shared.ports().get_mut(&at).map_or(Ok(()), begin);
         if enabled.is_err() {
             self.remove_port(at);

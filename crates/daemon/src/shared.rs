@@ -92,6 +92,13 @@ impl Shared {
         lock(&self.halted).clone()
     }
 
+    /// Returns the reason for which a port with these queues, each with its worker, is left to the kernel: a worker
+    /// that hangs, or one of its own that has panicked.
+    pub fn halted_for(&self, queues: &[(u32, usize)]) -> Option<String> {
+        let own = |failed: &&Failed| queues.iter().any(|(_, worker)| *worker == failed.worker);
+        self.halted().or_else(|| lock(&self.failed).iter().find(own).map(Failed::to_string))
+    }
+
     /// Returns the reason for which some or all ports are left to the kernel, or what does not work without the broker;
     /// `None` if every worker forwards and the broker runs.
     pub fn unwell(&self) -> Option<String> {

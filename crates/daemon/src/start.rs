@@ -320,7 +320,7 @@ impl Runtime {
         while self.apply_changes(Duration::ZERO)? {}
         self.mode.begin(&self.shared);
         for xdp in programs(&mut self.shared.ports()) {
-            xdp.begin(&self.relations, None)?;
+            xdp.begin(&self.relations, None, None)?;
         }
         self.query_targets();
         crate::step::reached("start-programs");

@@ -75,10 +75,11 @@ impl Xdp {
         (count(|_| true), count(|name| name == "to_user"))
     }
 
-    /// Starts handing over frames, unless the interface's relations leave them to the kernel. `level` overrides the
-    /// configured level.
-    pub fn begin(&mut self, relations: &Relations, level: Option<Level>) -> anyhow::Result<()> {
+    /// Starts handing over frames, unless the interface's relations leave them to the kernel, or `halted` is a reason
+    /// for that. `level` overrides the configured level.
+    pub fn begin(&mut self, relations: &Relations, level: Option<Level>, halted: Option<String>) -> anyhow::Result<()> {
         self.level = level.unwrap_or(self.level);
+        self.halted = halted;
         self.relate(relations)?;
         self.begun = true;
         self.enable()
