@@ -4,9 +4,10 @@ use crate::api::Capturing;
 use crate::shared::Shared;
 use crate::workers::ANSWER;
 use bywash_api::CaptureRequest;
-use bywash_engine::{DROP_REASONS, DropReason};
+use bywash_engine::{Change, DROP_REASONS, DropReason, PortId};
 use bywash_port::pcap::{CaptureFile, Direction, Filter, Format, PacketMeta, wall_ns};
 use bywash_port::{Happened, Records, Wanted, capture};
+use bywash_sync::lock;
 use std::io::{Result, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -81,25 +82,51 @@ impl Capturing for Prepared {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let Self { shared, names, wanted, snaplen } = *self;
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        let mut file = CaptureFile::new(out, Format::PcapNg, &names, snaplen)?;
+        let shown: Vec<&str> = names.iter().map(String::as_str).collect();
+        let mut file = CaptureFile::new(out, Format::PcapNg, &shown, snaplen)?;
         // Flush before the first packet, so that the reader sees that the capture has started.
         file.flush()?;
         let mut rings = vec![];
+        let mut captures = lock(&shared.captures);
+        // The ports may have changed since the request was validated.
+        let stale = shared.other_ports(&names);
+        captures.insert(id, names);
         for (worker, wanted) in shared.workers.iter().zip(wanted) {
-            let (recorder, records) = capture(id, wanted, RING);
+            let (mut recorder, records) = capture(id, wanted, RING);
+            stale.iter().for_each(|at| recorder.leave_out(*at));
             worker.handle.record(recorder);
             rings.push(records);
         }
+        drop(captures);
         let written = follow(&mut rings, &mut file, stop);
         for worker in &shared.workers {
             // A worker that does not answer has ended.
             worker.handle.stop_recording(id, ANSWER);
         }
+        lock(&shared.captures).remove(&id);
         written?;
         drain(&mut rings, &mut file)?;
         statistics(&rings, &mut file)?;
         file.flush()
+    }
+}
+
+impl Shared {
+    /// Returns the numbers under which there is no port, or one of another name.
+    fn other_ports(&self, names: &[String]) -> Vec<u16> {
+        let ports = self.ports();
+        let is_other = |(at, name): &(usize, &String)| ports.get(at).is_none_or(|slot| slot.config.name != **name);
+        names.iter().enumerate().filter(is_other).map(|(at, _)| at as u16).collect()
+    }
+
+    /// Leaves the port that is about to get this number out of the captures that know another one by it.
+    pub fn leave_out_of_captures(&self, at: usize, name: &str) {
+        let captures = lock(&self.captures);
+        for (id, _) in captures.iter().filter(|(_, names)| names.get(at).is_some_and(|known| known != name)) {
+            for worker in &self.workers {
+                worker.handle.change(vec![Change::LeaveOut(*id, PortId(at as u16))], ANSWER);
+            }
+        }
     }
 }
 

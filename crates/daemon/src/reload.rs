@@ -299,6 +299,7 @@ impl Runtime {
         let id = PortId(at as u16);
         let mut slot = PortSlot::new(&mut opened, places);
         slot.level = level;
+        self.shared.leave_out_of_captures(at, &port.name);
         self.give_to_workers(id, &mut opened, &slot.queues, Some(&mut slot.tx))?;
         slot.queues.iter().for_each(|(queue, worker)| self.opener.serve(at, *queue, *worker));
         self.shared.ports().insert(at, slot);

@@ -10,6 +10,7 @@ use bywash_engine::{Failure, PortId};
 use bywash_frame::{Buffers, PoolSet};
 use bywash_port::af_xdp::{self, Journal, Umem};
 use bywash_sync::lock;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, mpsc};
 use std::time::Instant;
 
@@ -41,6 +42,9 @@ pub struct Shared {
     pub failed: Mutex<Vec<Failed>>,
     /// Interfaces above the ports, and tunnels, that are left to the kernel.
     pub left: Mutex<Vec<Left>>,
+    /// Names of the ports of each running capture, by its number and theirs: a reload may give a number to another
+    /// port, which the capture does not know.
+    pub captures: Mutex<BTreeMap<u64, Vec<String>>>,
 }
 
 /// Worker that has panicked, whose ports are left to the kernel.

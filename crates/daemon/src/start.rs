@@ -266,6 +266,7 @@ impl Runtime {
             halted: Mutex::new(None),
             failed: Mutex::default(),
             left: Mutex::default(),
+            captures: Mutex::default(),
             config: Mutex::new(Arc::new(config)),
         });
         heap.startup_done();

@@ -88,6 +88,11 @@ impl PortTable {
         self.recorders.push(recorder);
     }
 
+    /// Leaves the packets of a port out of the recording `id`, if there is one.
+    pub(crate) fn leave_out(&mut self, id: u64, port: PortId) {
+        self.recorders.iter_mut().filter(|recorder| recorder.id() == id).for_each(|one| one.leave_out(port.0));
+    }
+
     pub(crate) fn take_recorder(&mut self, id: u64) -> Option<Recorder> {
         let at = self.recorders.iter().position(|recorder| recorder.id() == id)?;
         Some(self.recorders.swap_remove(at))

@@ -91,6 +91,8 @@ pub enum Change {
     Add(Box<dyn Port>, Role),
     /// Sends the frames queued for the port and closes all its ends. The number becomes free.
     Remove(PortId),
+    /// Leaves the port out of the recording of this number, if there is one.
+    LeaveOut(u64, PortId),
     /// Sets the idle behaviour.
     Idle(Idle),
     /// Moves the worker to this CPU.
@@ -465,6 +467,7 @@ impl Worker {
                 self.close_extra(id);
                 self.ports.remove(&mut self.bufs, id);
             }
+            Change::LeaveOut(recording, id) => self.ports.leave_out(recording, id),
             Change::Idle(idle) => self.config.idle = idle,
             Change::Cpu(cpu) => {
                 self.config.cpu = Some(cpu);

@@ -116,6 +116,13 @@ impl Recorder {
         self.id
     }
 
+    /// Records no more packets of `port`.
+    pub fn leave_out(&mut self, port: u16) {
+        let Wanted { received, sent, dropped, .. } = &mut self.wanted;
+        let lists = [received, sent, dropped];
+        lists.into_iter().filter_map(|ports| ports.get_mut(usize::from(port))).for_each(|wanted| *wanted = false);
+    }
+
     /// Records `frames`, received by `port`.
     pub fn received(&mut self, arena: &Arena, port: u16, frames: &[Frame]) {
         if listed(&self.wanted.received, port) {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 /// `bywash capture`
 #[derive(Debug, Args)]
 pub struct CaptureArgs {
-    /// Ports to capture on  [default: all]
+    /// Ports to capture on; those that a reload adds later are not captured  [default: all]
     #[arg(value_name = "PORT")]
     pub ports: Vec<String>,
 

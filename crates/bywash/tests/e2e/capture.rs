@@ -1,6 +1,7 @@
 //! `bywash capture`: dropped packets with the reason, passing packets by a filter, and errors of usage.
 
 use crate::harness::{Bywash, PATIENCE, bywash, program};
+use crate::reload::{File, config, reload};
 use bywash_lab::{Ping, Process, Topology, has_tool, require, require_lab};
 use rustix::process::Signal;
 
@@ -77,6 +78,45 @@ fn drops_are_captured_with_their_reason_and_traffic_by_a_filter() {
     let shown = tshark(&bywash, &ttl, &["frame.interface_name", "frame.cap_len", "frame.packet_flags_direction"]);
     let of = |port: &str| shown.iter().filter(|line| **line == format!("{port};60;0x00000002")).count();
     assert_eq!((of("r1"), of("r0")), (5, 5), "{shown:?}");
+    bywash.stop();
+}
+
+/// A capture knows ports by their numbers, which a reload may give to others.
+#[test]
+fn a_port_under_the_number_of_another_is_not_taken_for_it() {
+    require!(require_lab());
+    let lab = Topology::builder().ports(3).static_neighbours(true).build().unwrap();
+    let file = File::new(&config(&[("r0", ""), ("r1", "")]));
+    let bywash = file.run(&lab);
+    let mut lines = capture(&bywash, &["--direction", "tx"]);
+    let ping = |to: usize| {
+        let report = Ping::to(lab.hosts()[to].v4).count(3).run(&lab.a().ns).unwrap();
+        assert_eq!(report.received, 3, "{} {}", report.text, bywash.log());
+    };
+    let change = |ports: &[(&str, &str)]| {
+        file.write(&config(ports));
+        reload(&bywash, &[]).ok().unwrap();
+    };
+    ping(1);
+    lines.wait_for_output("r1 sent: ", PATIENCE).unwrap();
+    let number = |name: &str| bywash.port(name)["id"].clone();
+    let known = number("r1");
+    change(&[("r0", "")]);
+    change(&[("r0", ""), ("r2", "")]);
+    assert_eq!(number("r2"), known);
+    ping(2);
+    assert!(bywash.counter("r2", "tx_packets") >= 3, "{}", bywash.show(&["ports"]));
+    // A port that is opened again is still known.
+    change(&[("r0", "tx_burst = 8\n"), ("r2", "")]);
+    bywash.wait("an answer to be captured", |_| {
+        let report = Ping::to(lab.hosts()[2].v4).count(1).size(400).run(&lab.a().ns).unwrap();
+        assert_eq!(report.received, 1, "{}", report.text);
+        lines.output().contains("r0 sent: 442 B")
+    });
+    let (shown, to) = (lines.output(), lab.hosts()[2].v4.to_string());
+    assert!(!shown.lines().any(|line| line.contains("r1 sent: ") && line.contains(&to)), "{shown}");
+    lines.signal(Signal::INT).unwrap();
+    assert!(lines.wait(PATIENCE).unwrap().success(), "{}", lines.output());
     bywash.stop();
 }
 
