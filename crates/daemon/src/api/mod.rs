@@ -53,7 +53,7 @@ pub trait Instance: bywash_api_server::Instance {
     fn set_level(&self, level: Level, ports: &[String]) -> Result<Vec<Placement>, String>;
 
     /// Reads the configuration again and applies it, and returns a line for each change. With `dry_run`, only returns
-    /// the lines. The client gets an error as a bad request; nothing is changed then.
+    /// the lines. The client gets an error as a bad request; it says whether anything is changed then.
     fn reload(&self, dry_run: bool) -> Result<Vec<String>, String>;
 
     /// Connects to the process that takes over, at the socket where it waits. The client gets an error as a

@@ -12,6 +12,7 @@ use bywash_api_server::{Endless, Listener, Server, answer, error};
 use bywash_config::Level;
 use bywash_flow::script::Verb;
 use clap::ValueEnum;
+use serde::Serialize;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -48,7 +49,21 @@ pub(super) fn more(instance: &Shared) -> Router {
         .with_state(instance.clone())
 }
 
-async fn set_level(State(instance): State<Shared>, Query(query): Query<Vec<(String, String)>>) -> Response {
+/// Answers a request for a change, without a time limit: the change is made in any case, and the client must learn its
+/// result.
+async fn changes<T: Serialize + Send + 'static>(
+    endless: &Endless,
+    change: impl FnOnce() -> Result<T, String> + Send + 'static,
+) -> Response {
+    endless.set();
+    answer(change).await
+}
+
+async fn set_level(
+    State(instance): State<Shared>,
+    Extension(endless): Extension<Endless>,
+    Query(query): Query<Vec<(String, String)>>,
+) -> Response {
     let (mut level, mut ports) = (None, vec![]);
     for (key, value) in query {
         match (key.as_str(), Level::from_str(&value, false)) {
@@ -58,33 +73,38 @@ async fn set_level(State(instance): State<Shared>, Query(query): Query<Vec<(Stri
         }
     }
     let Some(level) = level else { return error(StatusCode::BAD_REQUEST, "no level given", LEVEL_HINT) };
-    answer(move || instance.set_level(level, &ports)).await
+    changes(&endless, move || instance.set_level(level, &ports)).await
 }
 
 async fn reload(
     State(instance): State<Shared>,
     Extension(endless): Extension<Endless>,
-    Query(query): Query<HashMap<String, String>>,
+    Query(query): Query<Vec<(String, String)>>,
 ) -> Response {
-    let dry_run = match query.iter().next().map(|(key, value)| (key.as_str(), value.as_str())) {
-        None | Some(("dry_run", "false")) => false,
-        Some(("dry_run", "true")) => true,
-        Some((key, value)) => {
-            let hint = "nothing, or `dry_run=true`";
-            return error(StatusCode::BAD_REQUEST, &format!("wrong parameter `{key}={value}`"), hint);
+    let mut wanted = None;
+    for (key, value) in query {
+        match (key.as_str(), value.parse()) {
+            ("dry_run", Ok(dry)) if wanted.is_none() => wanted = Some(dry),
+            _ => {
+                let hint = "nothing, or `dry_run=true`";
+                return error(StatusCode::BAD_REQUEST, &format!("wrong parameter `{key}={value}`"), hint);
+            }
         }
-    };
-    endless.set();
-    let changes = move || instance.reload(dry_run);
-    answer(move || Ok(Reloaded { changes: changes()?, applied: !dry_run })).await
+    }
+    let dry_run = wanted.unwrap_or(false);
+    changes(&endless, move || Ok(Reloaded { changes: instance.reload(dry_run)?, applied: !dry_run })).await
 }
 
-async fn take_over(State(instance): State<Shared>, Query(query): Query<HashMap<String, String>>) -> Response {
+async fn take_over(
+    State(instance): State<Shared>,
+    Extension(endless): Extension<Endless>,
+    Query(query): Query<HashMap<String, String>>,
+) -> Response {
     let Some(socket) = query.get("socket").filter(|_| query.len() == 1).cloned() else {
         let hint = "one `socket`, as `bywash run --takeover` gives it";
         return error(StatusCode::BAD_REQUEST, "no socket given", hint);
     };
-    answer(move || instance.take_over(&socket).map(|()| TakenOver {})).await
+    changes(&endless, move || instance.take_over(&socket).map(|()| TakenOver {})).await
 }
 
 async fn change_flows(
@@ -104,13 +124,12 @@ async fn change_flows(
     };
     let op = query.get("op").map_or("", String::as_str);
     let Some(verb) = Verb::named(op, strict) else { return wrong(format!("no `op` of flows: `{op}`")) };
-    // No time limit: the change is made in any case, and the client must learn its result.
-    endless.set();
-    answer(move || instance.change_flows(verb, &lines)).await
+    changes(&endless, move || instance.change_flows(verb, &lines)).await
 }
 
 async fn change_keys(
     State(instance): State<Shared>,
+    Extension(endless): Extension<Endless>,
     Query(query): Query<HashMap<String, String>>,
     lines: String,
 ) -> Response {
@@ -122,11 +141,12 @@ async fn change_keys(
             _ => return error(StatusCode::BAD_REQUEST, &format!("wrong parameter `{key}={value}`"), KEYS_HINT),
         }
     }
-    answer(move || instance.change_keys(group, &lines, later)).await
+    changes(&endless, move || instance.change_keys(group, &lines, later)).await
 }
 
 async fn change_cpes(
     State(instance): State<Shared>,
+    Extension(endless): Extension<Endless>,
     Query(query): Query<HashMap<String, String>>,
     lines: String,
 ) -> Response {
@@ -139,7 +159,7 @@ async fn change_cpes(
         }
     }
     let Some(add) = add else { return error(StatusCode::BAD_REQUEST, "no `op` given", CPES_HINT) };
-    answer(move || instance.change_cpes(group, &lines, add)).await
+    changes(&endless, move || instance.change_cpes(group, &lines, add)).await
 }
 
 async fn trace(State(instance): State<Shared>, packet: String) -> Response {

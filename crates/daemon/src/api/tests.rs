@@ -39,12 +39,35 @@ impl Instance for Echo {
         if dry_run { Ok(vec!["port x added".into()]) } else { Err("nothing changed: no".into()) }
     }
 
+    fn change_keys(&self, _group: usize, lines: &str, _later: bool) -> Result<KeysChanged, String> {
+        take_time(lines);
+        Ok(KeysChanged::default())
+    }
+
+    fn change_cpes(&self, _group: usize, lines: &str, _add: bool) -> Result<CpesChanged, String> {
+        take_time(lines);
+        Ok(CpesChanged::default())
+    }
+
+    fn take_over(&self, socket: &str) -> Result<(), String> {
+        take_time(socket);
+        Ok(())
+    }
+
     fn set_level(&self, level: Level, ports: &[String]) -> Result<Vec<Placement>, String> {
         if ports.contains(&"bad".into()) {
             return Err("no port `bad`".into());
         }
+        ports.iter().for_each(|port| take_time(port));
         let row = |port: &String| Placement { port: port.clone(), why: level.name().into(), ..Placement::default() };
         Ok(ports.iter().map(row).collect())
+    }
+}
+
+/// Waits, if asked to, for longer than a connection may last.
+fn take_time(asked: &str) {
+    if asked == "slow" {
+        std::thread::sleep(Duration::from_secs(17));
     }
 }
 
@@ -108,7 +131,10 @@ fn levels_and_reloads() {
     let post = |path: &str| request(place.socket(), "POST", path);
     assert_eq!(post("/v1/reload?dry_run=true"), (200, json!({ "changes": ["port x added"], "applied": false })));
     assert_eq!(post("/v1/reload").0, 400);
-    assert_eq!(post("/v1/reload?dry_run=maybe").0, 400);
+    for wrong in ["dry_run=maybe", "dry_run=true&x=1", "x=1&dry_run=true", "dry_run=true&dry_run=false"] {
+        // Parameters may be taken in any order.
+        (0..20).for_each(|_| assert_eq!(post(&format!("/v1/reload?{wrong}")).0, 400, "{wrong}"));
+    }
 
     let (status, moved) = post("/v1/level?level=driver&port=a&port=b%2F1");
     let moved: Vec<Placement> = serde_json::from_value(moved).unwrap();
@@ -131,6 +157,27 @@ fn levels_and_reloads() {
         let (got, body) = request(place.socket(), method, path);
         assert_eq!(got, status, "{method} {path}: {body}");
         assert!(body["error"].is_string() && body["hint"] != "", "{method} {path}: {body}");
+    }
+}
+
+/// A change goes on though its client is cut off, which would not learn the result.
+#[test]
+fn a_change_may_take_longer_than_an_answer() {
+    let place = Place::new();
+    let _server = place.start();
+    let ask = |line: &'static str, body: &str| {
+        let (socket, length) = (place.socket().to_owned(), body.len());
+        let request = format!("POST {line} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n{body}");
+        std::thread::spawn(move || (line, raw(&socket, request.as_bytes())))
+    };
+    let all = [
+        ask("/v1/level?level=user&port=slow", ""),
+        ask("/v1/keys?group=1", "slow"),
+        ask("/v1/cpes?op=add", "slow"),
+        ask("/v1/takeover?socket=slow", ""),
+    ];
+    for (line, answer) in all.map(|one| one.join().unwrap()) {
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{line}: {answer:?}");
     }
 }
 
