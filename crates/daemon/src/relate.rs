@@ -217,8 +217,8 @@ impl Runtime {
                         && slot.unheeded.as_ref() != Some(why)
                     {
                         tracing::warn!(
-                            "{}: {why}, but without an XDP program it cannot leave packets to the kernel: they are \
-                             forwarded by table main; use an af_xdp port",
+                            "{}: {why}. This kind of port cannot leave packets to the kernel, so its packets are \
+                             forwarded by table main, not as the kernel would; use a port of kind af_xdp",
                             port.name
                         );
                     }

@@ -32,7 +32,7 @@ pub struct Pieces<T> {
 }
 
 impl<T: 'static> Pieces<T> {
-    /// Makes rows of a topic, whose answer `answer` makes of a list of them.
+    /// Returns `rows` as the rows of a topic; `answer` turns each piece of them into an answer.
     pub fn of(rows: impl Iterator<Item = T> + Send + 'static, answer: fn(Vec<T>) -> Answer) -> Box<dyn Rows> {
         Box::new(Self { rows: Box::new(rows), answer })
     }
