@@ -180,8 +180,14 @@ fn forward(
         tracing::warn!("in the sandbox the configuration cannot be read again, and `reload` will fail: {why}");
     }
     step::reached("start-sandbox");
-    let started = Runtime::start(config, source, journal, predecessor.as_deref_mut());
-    let mut runtime = started.map_err(|why| crate::sandbox::explain(why, sandboxed))?;
+    let mut runtime = match Runtime::start(config, source, journal, predecessor.as_deref_mut(), stop) {
+        Ok(runtime) => runtime,
+        Err(why) if why.is::<start::Stopped>() => {
+            tracing::info!("stopped before anything was forwarded");
+            return Ok(End::Stopped);
+        }
+        Err(why) => return Err(crate::sandbox::explain(why, sandboxed)),
+    };
     if let Some(predecessor) = predecessor {
         let deadline = Instant::now() + takeover::STEP;
         runtime.follow_until(|| predecessor.has_ended() || Instant::now() > deadline)?;

@@ -24,7 +24,8 @@ use bywash_router::xdp::{Targets, XdpTableSink};
 use bywash_sync::{Qsbr, clock};
 use std::collections::BTreeMap;
 use std::panic::resume_unwind;
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -35,13 +36,41 @@ const FIRST_DUMP: Duration = Duration::from_secs(60);
 /// Changes of the kernel's tables that describe how interfaces are related, with the effects of all changes on ports.
 type Dump = Vec<(Vec<Change>, Applied)>;
 
-/// Applies the kernel's initial tables. Errors if they are not complete within `FIRST_DUMP`.
-fn dump(mirror: &Mirror, mut apply: impl FnMut(&[Change]) -> Applied) -> anyhow::Result<Dump> {
+/// Interval at which a start that waits for the kernel's tables looks whether it is to stop.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Error of a start that a signal has stopped.
+#[derive(Debug)]
+pub struct Stopped;
+
+impl std::fmt::Display for Stopped {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("stopped by a signal")
+    }
+}
+
+impl std::error::Error for Stopped {}
+
+/// Errors if a signal has asked the process to stop.
+fn go_on(stop: &AtomicBool) -> Result<(), Stopped> {
+    if stop.load(Ordering::Acquire) { Err(Stopped) } else { Ok(()) }
+}
+
+/// Applies the kernel's initial tables. Errors if they are not complete within `FIRST_DUMP`, or once `stop` is set.
+fn dump(
+    changes: &Receiver<Vec<Change>>,
+    stop: &AtomicBool,
+    mut apply: impl FnMut(&[Change]) -> Applied,
+) -> anyhow::Result<Dump> {
     let until = Instant::now() + FIRST_DUMP;
     let mut all = vec![];
     loop {
-        let Ok(changes) = mirror.changes().recv_timeout(until.saturating_duration_since(Instant::now())) else {
-            bail!("the kernel did not report all its routes within {} s", FIRST_DUMP.as_secs())
+        go_on(stop)?;
+        let left = until.saturating_duration_since(Instant::now());
+        let changes = match changes.recv_timeout(left.min(LOOK)) {
+            Ok(changes) => changes,
+            Err(RecvTimeoutError::Timeout) if !left.is_zero() => continue,
+            Err(_) => bail!("the kernel did not report all its routes within {} s", FIRST_DUMP.as_secs()),
         };
         let applied = apply(&changes);
         let done = applied.synced;
@@ -172,15 +201,18 @@ fn open(
     Ok(ports)
 }
 
-/// Makes the predecessor let go of the ports, and opens what only one process can have.
+/// Makes the predecessor let go of the ports, and opens what only one process can have. Errors if `stop` is set before,
+/// so that the predecessor continues.
 fn take_over(
     predecessor: &mut Predecessor,
+    stop: &AtomicBool,
     opener: &Opener,
     ports: &mut [Opened],
     journal: &mut Journal,
     buffers_of: &dyn Fn(usize, u32) -> Option<Buffers>,
 ) -> anyhow::Result<()> {
     crate::step::reached("takeover-ready");
+    go_on(stop)?;
     predecessor.let_go()?;
     crate::step::reached("takeover-gone");
     for (id, opened) in ports.iter_mut().enumerate() {
@@ -192,7 +224,8 @@ fn take_over(
 }
 
 impl Runtime {
-    /// Opens everything and starts to forward.
+    /// Opens everything and starts to forward. Errors with [`Stopped`] once `stop` is set, but not after a predecessor
+    /// has let go.
     ///
     /// With a predecessor, takes over its ports when everything else is ready.
     pub fn start(
@@ -200,6 +233,7 @@ impl Runtime {
         source: Source,
         journal: &mut Journal,
         mut predecessor: Option<&mut Predecessor>,
+        stop: &AtomicBool,
     ) -> anyhow::Result<Self> {
         let mut heap = Heap::new();
         // Follow the kernel before anything else, so that no change from here on is missed.
@@ -245,8 +279,8 @@ impl Runtime {
         // A predecessor forwards while the kernel's tables are applied.
         let mut known = None;
         if let Some(predecessor) = &mut predecessor {
-            known = Some(dump(&mirror, |changes| mode.apply(changes))?);
-            take_over(predecessor, &opener, &mut ports, journal, &buffers_of)?;
+            known = Some(dump(mirror.changes(), stop, |changes| mode.apply(changes))?);
+            take_over(predecessor, stop, &opener, &mut ports, journal, &buffers_of)?;
         }
         #[cfg(debug_assertions)]
         let apps = crate::fault::inject(apps);
@@ -289,7 +323,12 @@ impl Runtime {
             unnumbered: Vec::new(),
             members: BTreeMap::new(),
         };
-        runtime.enable(known)?;
+        if let Err(why) = runtime.enable(known, stop) {
+            if why.is::<Stopped>() {
+                runtime.stop();
+            }
+            return Err(why);
+        }
         if let Some(predecessor) = predecessor {
             predecessor.done();
         }
@@ -299,10 +338,10 @@ impl Runtime {
 
     /// Applies the kernel's initial tables unless they are `known` already, waits for the workers, and enables the
     /// programs of the ports.
-    fn enable(&mut self, known: Option<Dump>) -> anyhow::Result<()> {
+    fn enable(&mut self, known: Option<Dump>, stop: &AtomicBool) -> anyhow::Result<()> {
         let known = match known {
             Some(known) => known,
-            None => dump(&self.mirror, |changes| self.mode.apply(changes))?,
+            None => dump(self.mirror.changes(), stop, |changes| self.mode.apply(changes))?,
         };
         known.iter().for_each(|(changes, applied)| self.follow_ports(changes, applied));
         // A worker answers after a turn, in which its ports filled their fill rings: frames that arrive before that are
@@ -326,5 +365,25 @@ impl Runtime {
         self.query_targets();
         crate::step::reached("start-programs");
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_start_that_waits_for_the_kernel_can_be_stopped() {
+        // The kernel reports something, and never all.
+        let (sender, changes) = mpsc::channel();
+        sender.send(vec![]).unwrap();
+        let stop = AtomicBool::new(false);
+        let begun = Instant::now();
+        let done = dump(&changes, &stop, |_| {
+            stop.store(true, Ordering::Release);
+            Applied::default()
+        });
+        assert!(done.is_err_and(|why| why.is::<Stopped>()) && begun.elapsed() < FIRST_DUMP);
+        drop(sender);
     }
 }

@@ -1,6 +1,7 @@
 //! A new process takes over the ports of a running one under load, and the kernel and then a new process replace one
 //! that was killed: numbered packets show the loss.
 
+use crate::faults::forwards;
 use crate::harness::{Bywash, PATIENCE, alone, assert_detached, bywash, program};
 use crate::load;
 use bywash_lab::{Process, Snapshot, Topology, require, require_lab, wait_until};
@@ -157,6 +158,32 @@ fn a_takeover_that_fails_leaves_the_running_one() {
         std::fs::read_dir(running.socket().parent().unwrap()).unwrap().map(|e| e.unwrap().path()).collect();
     assert_eq!(left, [running.socket()]);
     running.stop();
+}
+
+/// Until the running process has let go, a signal to the new one ends only that.
+#[test]
+fn a_new_process_that_is_stopped_early_leaves_the_running_one() {
+    require!(require_lab());
+    let _alone = alone();
+    let lab = lab();
+    let in_time = || {
+        let running = Bywash::run(lab.r(), &["r0", "r1"]);
+        let mut process = next(&lab, &running.socket(), &["r0", "r1"]);
+        process.wait_for_output("taking over from pid ", PATIENCE).unwrap();
+        process.signal(Signal::TERM).unwrap();
+        let status = process.wait(PATIENCE).unwrap();
+        assert!(status.success(), "{}", process.output());
+        // On a busy machine the signal may come late.
+        if process.output().contains("taken over from pid ") {
+            return false;
+        }
+        running.wait("the end of the takeover", |running| running.log().contains("does not take over"));
+        forwards(&lab, "a stop");
+        assert!(bywash(lab.r(), &["show", "ports", "--socket", running.socket().to_str().unwrap()]).status.success());
+        running.stop();
+        true
+    };
+    assert!((0..5).any(|_| in_time()), "the new process takes over although it is to stop");
 }
 
 #[test]
