@@ -11,7 +11,8 @@ use crate::stdout::stdout;
 use anyhow::{Context as _, bail};
 use blocks::{Block, Blocks};
 use bywash_port::pcap::compile;
-use std::io::{ErrorKind, Read, Write};
+use std::fs::File;
+use std::io::{BufWriter, ErrorKind, Read, Write};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,7 +23,10 @@ const POLL: Duration = Duration::from_millis(100);
 
 /// Captures until a signal or `--count` ends it, then prints the number of packets captured and lost.
 pub fn run(args: &CaptureArgs) -> anyhow::Result<()> {
-    let mut sink = Sink::open(args)?;
+    let writes_to_terminal = args.write.as_deref().is_some_and(is_stdout) && stdout().is_terminal();
+    if writes_to_terminal {
+        return Err(Usage("-w - writes pcapng, which a terminal cannot show: pipe it to something".into()).into());
+    }
     let filter = args.filter.as_deref().map(compile).transpose()?.unwrap_or_default();
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
@@ -30,6 +34,8 @@ pub fn run(args: &CaptureArgs) -> anyhow::Result<()> {
         signal_hook::flag::register(signal, stop.clone())?;
     }
     let mut capture = client::capture(&args.socket, &query(args), &filter, POLL)?;
+    // Only now: an earlier capture stays in the file if this one does not begin.
+    let mut sink = Sink::open(args)?;
     warn_of_missed_packets(&args.socket, &args.ports);
     eprintln!("capturing; Ctrl-C ends it");
     let (mut blocks, mut piece) = (Blocks::default(), vec![0; 256 << 10]);
@@ -113,9 +119,14 @@ fn warn_of_missed_packets(socket: &Path, ports: &[String]) {
     }
 }
 
+fn is_stdout(path: &Path) -> bool {
+    path.as_os_str() == "-"
+}
+
 /// Destination of the packets.
 enum Sink {
-    File { out: Box<dyn Write>, name: String },
+    File { out: BufWriter<File>, name: String },
+    Stdout,
     Lines(line::Lines),
 }
 
@@ -123,22 +134,17 @@ impl Sink {
     fn open(args: &CaptureArgs) -> anyhow::Result<Self> {
         let Some(path) = &args.write else { return Ok(Self::Lines(line::Lines::default())) };
         let name = path.display().to_string();
-        if path.as_os_str() == "-" {
-            let out = stdout();
-            if out.is_terminal() {
-                return Err(
-                    Usage("-w - writes pcapng, which a terminal cannot show: pipe it to something".into()).into()
-                );
-            }
-            return Ok(Self::File { out: Box::new(out), name: "standard output".into() });
+        if is_stdout(path) {
+            return Ok(Self::Stdout);
         }
-        let file = std::fs::File::create(path).with_context(|| format!("cannot write {name}"))?;
-        Ok(Self::File { out: Box::new(std::io::BufWriter::new(file)), name })
+        let file = File::create(path).with_context(|| format!("cannot write {name}"))?;
+        Ok(Self::File { out: BufWriter::new(file), name })
     }
 
     fn put(&mut self, block: &Block, bytes: &[u8]) -> anyhow::Result<()> {
         match self {
             Self::File { out, name } => out.write_all(bytes).with_context(|| format!("cannot write {name}")),
+            Self::Stdout => Ok(stdout().write_all(bytes)?),
             Self::Lines(lines) => Ok(lines.put(block, &mut stdout())?),
         }
     }
@@ -146,7 +152,7 @@ impl Sink {
     fn flush(&mut self) -> anyhow::Result<()> {
         match self {
             Self::File { out, name } => out.flush().with_context(|| format!("cannot write {name}")),
-            Self::Lines(_) => Ok(stdout().flush()?),
+            Self::Stdout | Self::Lines(_) => Ok(stdout().flush()?),
         }
     }
 }

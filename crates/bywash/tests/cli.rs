@@ -409,3 +409,16 @@ fn a_request_that_is_refused_while_it_is_sent() {
         assert_eq!((out.status.code(), why.as_ref()), (Some(1), format!("bywash: {told}\n").as_str()));
     }
 }
+
+/// A capture that does not begin leaves an earlier one in its file.
+#[test]
+fn a_capture_that_fails_keeps_the_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("earlier.pcapng");
+    std::fs::write(&file, "packets").unwrap();
+    for wrong in [&["--socket", "/nowhere/bywash.sock"][..], &["--filter", "udp prt 53"]] {
+        let out = bywash(&[&["capture", "-w", file.to_str().unwrap()], wrong].concat()).output().unwrap();
+        assert!(!out.status.success(), "{wrong:?}");
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "packets", "{wrong:?}");
+    }
+}
