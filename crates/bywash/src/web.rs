@@ -47,7 +47,7 @@ pub fn run(args: &WebArgs) -> anyhow::Result<()> {
     // Fail early if no instance runs.
     client::ask::<Config>(&args.socket)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(4).build()?;
-    runtime.block_on(async {
+    let served = runtime.block_on(async {
         let listener = TcpListener::bind(args.listen)
             .await
             .with_context(|| format!("cannot listen at {}: give another --listen, port 0 for any", args.listen))?;
@@ -60,7 +60,10 @@ pub fn run(args: &WebArgs) -> anyhow::Result<()> {
             () = serve_tcp(listener, routes) => Ok(()),
             told = tokio::signal::ctrl_c() => told.context("cannot wait for Ctrl-C"),
         }
-    })
+    });
+    // Requests to an instance that does not answer are not waited for.
+    runtime.shutdown_background();
+    served
 }
 
 /// Reads the token from a file.

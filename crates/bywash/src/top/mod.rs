@@ -16,13 +16,17 @@ use rustix::io::Errno;
 use rustix::time::Timespec;
 use screen::{Screen, Wish};
 use std::io::{IsTerminal, Write};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::{Duration, Instant};
 use text::{View, headline, render};
 
-/// Interval for checking the stop flag while there is no input.
+/// Longest interval for checking the stop flag, and for a sample, while there is no input.
 const GLANCE: Duration = Duration::from_millis(100);
+/// Shortest interval for checking for a sample.
+const SOON: Duration = Duration::from_millis(5);
 
 /// Runs `bywash top`: prints one sample, or shows the live view.
 pub fn run(args: &TopArgs) -> anyhow::Result<()> {
@@ -50,8 +54,8 @@ pub fn run(args: &TopArgs) -> anyhow::Result<()> {
     // Connect before the screen is set up, so that an error is readable.
     let first = Sample::take(&args.socket)?;
     let stop = Arc::new(AtomicBool::new(false));
-    // SIGHUP ends the process at once: no terminal is left to restore.
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+    // On SIGHUP the terminal may still be there.
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP] {
         signal_hook::flag::register(signal, stop.clone())?;
     }
     // crossterm would report a resize in place of a key that is typed at the same time, and read the key only when
@@ -78,10 +82,17 @@ fn live(args: &TopArgs, first: Sample, stop: &AtomicBool, terminal: &mut Default
     let (mut screen, mut before, mut due) = (Screen::new(args.interval), first, Instant::now());
     // Show the first figures soon.
     due += Duration::from_secs_f64(args.interval.min(0.3));
+    let (ask, samples) = sampler(&args.socket)?;
+    // Time at which the sample was requested that has not come yet.
+    let mut asked: Option<Instant> = None;
     while !stop.load(Ordering::Acquire) {
-        if Instant::now() >= due {
+        if asked.is_none() && Instant::now() >= due {
             due = Instant::now() + Duration::from_secs_f64(screen.interval);
-            match Sample::take(&args.socket) {
+            asked = ask.send(()).is_ok().then(Instant::now);
+        }
+        if let Ok(sample) = samples.try_recv() {
+            asked = None;
+            match sample {
                 Ok(_) if screen.paused => {}
                 Ok(now) => {
                     screen.show(Figures::between(&before, &now));
@@ -91,7 +102,10 @@ fn live(args: &TopArgs, first: Sample, stop: &AtomicBool, terminal: &mut Default
             }
         }
         let drawn = terminal.draw(|frame| screen.draw(frame)).map(drop);
-        let wait = due.saturating_duration_since(Instant::now()).min(GLANCE);
+        let wait = match asked {
+            Some(asked) => asked.elapsed().clamp(SOON, GLANCE),
+            None => due.saturating_duration_since(Instant::now()).min(GLANCE),
+        };
         if gone(wait) {
             return Ok(());
         }
@@ -107,6 +121,15 @@ fn live(args: &TopArgs, first: Sample, stop: &AtomicBool, terminal: &mut Default
         }
     }
     Ok(())
+}
+
+/// Starts a thread that takes a sample at each request: keys are read even while the instance does not answer.
+fn sampler(socket: &Path) -> std::io::Result<(Sender<()>, Receiver<anyhow::Result<Sample>>)> {
+    let ((ask, asked), (give, samples)) = (mpsc::channel::<()>(), mpsc::channel());
+    let socket = socket.to_owned();
+    let take = move || _ = asked.into_iter().try_for_each(|()| give.send(Sample::take(&socket)).ok());
+    std::thread::Builder::new().name("samples".into()).spawn(take)?;
+    Ok((ask, samples))
 }
 
 /// Waits for input, at most for `wait`. Returns true if the terminal has disappeared; crossterm would read from such a

@@ -66,8 +66,9 @@ fn a_sample_shows_current_rates() {
 }
 
 /// Runs a program on a pseudo-terminal. The arguments are TERM, steps separated by commas, the instance's process id,
-/// and the command line. Steps set the size, wait for a word, close the terminal, stop or continue the instance, or are
-/// typed. Prints the program's exit status, and `restored` if the program left the alternate screen.
+/// and the command line. Steps set the size, wait for a word or the end, close the terminal, send SIGHUP, stop or
+/// continue the instance, or are typed. Prints the program's exit status, `restored` if the program left the alternate
+/// screen, and `no answer` if it showed that.
 const TERMINAL: &str = r#"
 import fcntl, os, pty, select, signal, struct, sys, termios, time
 term, steps, instance, argv = sys.argv[1], sys.argv[2].split(","), int(sys.argv[3]), sys.argv[4:]
@@ -101,6 +102,10 @@ for step in steps:
     elif step == "close":
         os.close(master)
         break
+    elif step == "ends":
+        read(lambda seen: False)
+    elif step == "hangup":
+        os.kill(pid, signal.SIGHUP)
     elif step in ("stop", "continue"):
         os.kill(instance, {"stop": signal.SIGSTOP, "continue": signal.SIGCONT}[step])
         read(lambda seen: False, 0.3)
@@ -115,7 +120,7 @@ while time.monotonic() < end:
     if done:
         code = os.waitstatus_to_exitcode(status)
         put_right = b"\x1b[?1049l" in shown
-        print("status", code, "restored" if put_right else "", flush=True)
+        print("status", code, "restored" if put_right else "", "no answer" if b"no answer" in shown else "", flush=True)
         sys.exit(0)
     time.sleep(0.05)
 os.kill(pid, 9)
@@ -141,9 +146,10 @@ fn no_terminal_is_too_small_for_it() {
         "size=24x80,see=busy,see=worker0,see=r0,d,w,see=idle,size=1x1,size=0x0,size=2x500,size=24x80,q",
     );
     assert!(said.contains("status 0 restored"), "{said}");
-    // A change of the size, and a key, while it waits for the instance.
-    let said = terminal("xterm", "size=24x80,see=r1,stop,size=24x100,q,continue");
-    assert!(said.contains("status 0 restored"), "{said}");
+    // A change of the size, and a key, while it waits for the instance, which it does not do in vain.
+    let said = terminal("xterm", "size=24x80,see=r1,stop,size=24x100,q,ends,continue");
+    assert!(said.contains("status 0 restored") && !said.contains("no answer"), "{said}");
+    assert!(terminal("xterm", "size=24x80,see=r1,hangup").contains("status 0 restored"));
     // Ctrl-C is typed; then the terminal is closed.
     assert!(terminal("xterm", "size=24x80,see=r1,\u{3}").contains("status 0 restored"));
     let gone = terminal("xterm", "size=24x80,see=r1,close");

@@ -1,9 +1,11 @@
 //! `bywash web`: its HTTP interface, and its page in a browser.
 
 use crate::harness::{Bywash, PATIENCE, bywash, program};
-use bywash_lab::{Topology, has_tool, require, require_lab};
+use bywash_lab::{Topology, has_tool, require, require_lab, wait_until};
+use rustix::process::Signal;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::os::unix::net::UnixListener;
 
 #[test]
 fn a_browser_shows_ports_rates_and_drops() {
@@ -76,5 +78,33 @@ fn a_browser_shows_ports_rates_and_drops() {
         assert!(dom.contains(text), "no {text} in {dom}");
     }
     web.terminate(PATIENCE).unwrap();
+    bywash_.stop();
+}
+
+/// An instance that sends its answer without end keeps a request waiting, but not the end of the page's server.
+#[test]
+fn it_ends_while_an_instance_does_not_answer() {
+    require!(require_lab());
+    let lab = Topology::router().unwrap();
+    let bywash_ = Bywash::run(lab.r(), &lab.router_interfaces());
+    let place = tempfile::tempdir().unwrap();
+    let (socket, endless) = (place.path().join("socket"), place.path().join("endless"));
+    std::os::unix::fs::symlink(bywash_.socket(), &socket).unwrap();
+    let argv = [&program(), "web", "--socket", socket.to_str().unwrap(), "--listen", "127.0.0.1:8471"];
+    let mut web = lab.r().spawn(&argv).unwrap();
+    web.wait_for_output("http://127.0.0.1:8471/", PATIENCE).unwrap();
+    let listener = UnixListener::bind(&endless).unwrap();
+    std::fs::remove_file(&socket).unwrap();
+    std::os::unix::fs::symlink(&endless, &socket).unwrap();
+    let mut client = lab.r().enter(|| TcpStream::connect("127.0.0.1:8471")).unwrap().unwrap();
+    write!(client, "GET /v1/ports HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+    let (mut asked, _) = listener.accept().unwrap();
+    web.signal(Signal::INT).unwrap();
+    let ended = wait_until("the end", PATIENCE, || {
+        // Each octet keeps the request from timing out.
+        let _ = asked.write_all(b"x");
+        web.try_status().unwrap().is_some()
+    });
+    ended.unwrap_or_else(|why| panic!("{why}: {}", web.output()));
     bywash_.stop();
 }
