@@ -4,6 +4,7 @@ use crate::api::Traced;
 use crate::api::client;
 use crate::capture;
 use crate::cli::trace::TraceArgs;
+use crate::error::Usage;
 use crate::stdout::stdout;
 use bywash_wire::hex;
 use serde_json::Value;
@@ -14,7 +15,11 @@ pub fn run(args: &TraceArgs) -> anyhow::Result<()> {
     let frame = match args.frame.as_deref() {
         None => hex::encode(&capture::next(&args.socket, &args.port, args.filter.as_deref())?),
         Some("-") => std::io::read_to_string(std::io::stdin())?,
-        Some(hex) => hex.to_owned(),
+        Some(hex) => {
+            // The instance ignores colons as well.
+            hex::decode(&hex.replace(':', " ")).map_err(|why| Usage(format!("the frame is not hex: {why}")))?;
+            hex.to_owned()
+        }
     };
     let (packet, mut out) = (format!("{} {frame}", args.port), stdout());
     if args.json {

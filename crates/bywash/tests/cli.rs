@@ -2,11 +2,12 @@
 //!
 //! `BYWASH_BLESS=1 cargo test -p bywash --test cli` replaces the expected output by the present one.
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 const BYWASH: &str = env!("CARGO_BIN_EXE_bywash");
 
@@ -420,5 +421,75 @@ fn a_capture_that_fails_keeps_the_file() {
         let out = bywash(&[&["capture", "-w", file.to_str().unwrap()], wrong].concat()).output().unwrap();
         assert!(!out.status.success(), "{wrong:?}");
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "packets", "{wrong:?}");
+    }
+}
+
+/// Serves requests at a socket, and returns the first line of each.
+fn serve(listener: &UnixListener, answers: &[(&str, String)]) -> Vec<String> {
+    listener.set_nonblocking(true).unwrap();
+    let until = Instant::now() + Duration::from_secs(60);
+    let serve = |(status, body): &(&str, String)| {
+        let mut stream = loop {
+            match listener.accept() {
+                Ok((stream, _)) => break stream,
+                Err(why) => assert!(why.kind() == ErrorKind::WouldBlock && Instant::now() < until, "no request: {why}"),
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        stream.set_nonblocking(false).unwrap();
+        let mut head = [0; 4096];
+        let n = stream.read(&mut head).unwrap();
+        write!(stream, "HTTP/1.1 {status}\r\nContent-Length: {}\r\n\r\n{body}", body.len()).unwrap();
+        String::from_utf8_lossy(&head[..n]).lines().next().unwrap().to_owned()
+    };
+    answers.iter().map(serve).collect()
+}
+
+#[test]
+fn flows_are_read_in_parts_and_an_error_leaves_no_half_of_an_answer() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("socket");
+    let listener = UnixListener::bind(&socket).unwrap();
+    let show = |more: &[&str]| {
+        let mut command = bywash(&[&["show", "established-flows", "--json"], more].concat());
+        command.args(["--socket", socket.to_str().unwrap()]).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.spawn().unwrap()
+    };
+    let part = |flows: usize, next: &str| {
+        let way = serde_json::json!({ "src": "10.0.0.1", "src_port": 1, "dst": "10.0.0.2", "dst_port": 2, "port": "r0",
+            "level": "driver", "packets": 3, "bytes": 180 });
+        let flow =
+            serde_json::json!({ "protocol": "tcp", "age_s": 5, "state": "valid", "original": way, "reply": way });
+        let part = serde_json::json!({ "flows": vec![flow; flows], "total": 9, "next": next });
+        ("200 OK", part.to_string())
+    };
+    for more in [&["--limit", "3"][..], &["--limit", "3", "--watch", "3600"]] {
+        let mut shown = show(more);
+        let asked = serve(&listener, &[part(2, "4.7"), part(1, "4.8")]);
+        assert!(asked[0].contains("limit%3D3") && asked[1].contains("limit%3D1%2Cafter%3D4.7"), "{asked:?}");
+        let mut line = String::new();
+        BufReader::new(shown.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let all: serde_json::Value = serde_json::from_str(&line).unwrap();
+        assert_eq!((all["flows"].as_array().unwrap().len(), &all["next"]), (3, &"4.8".into()), "{all}");
+        // With --watch it would go on.
+        let _ = shown.kill();
+        shown.wait().unwrap();
+    }
+    let shown = show(&[]);
+    serve(&listener, &[("400 Bad Request", r#"{"error":"no","hint":""}"#.into())]);
+    let out = shown.wait_with_output().unwrap();
+    assert_eq!((out.status.code(), out.stdout.as_slice()), (Some(1), &b""[..]));
+}
+
+#[test]
+fn wrong_filters_and_frames_are_errors_of_usage() {
+    for (command, told) in [
+        (&["show", "established-flows", "foo=1"][..], "FILTER `foo=1`: a router's flows are selected by "),
+        (&["show", "firewall", "--limit", "5"], "`show firewall` takes no filter, --watch or --limit"),
+        (&["trace", "r0", "zz"], "the frame is not hex: `z` in column 1 is not"),
+    ] {
+        let out = bywash(command).output().unwrap();
+        let why = String::from_utf8_lossy(&out.stderr);
+        assert!(out.status.code() == Some(2) && why.contains(told), "{command:?}: {why}");
     }
 }

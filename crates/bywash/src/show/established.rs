@@ -6,10 +6,11 @@ use crate::api::{
 };
 use crate::cli::ShowArgs;
 use crate::config::count;
+use crate::error::Usage;
 use crate::stdout::stdout;
 use std::fmt::Write as _;
 use std::io::Write;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Flows shown without `--limit`.
@@ -20,37 +21,85 @@ const PAGE: u64 = 10_000;
 /// Prints flows as they arrive, part by part, so that they need not all fit into memory.
 pub fn run(args: &ShowArgs) -> anyhow::Result<()> {
     let mut out = std::io::BufWriter::new(stdout());
-    let (limit, mut shown, mut after) = (limit(args), 0, None::<String>);
-    if args.json {
-        write!(out, "{{\"flows\":[")?;
-    }
-    let (next, total) = loop {
-        let place = after.as_ref().map_or(String::new(), |after| format!(",after={after}"));
-        let filter = format!("{},limit={}{place}", args.filter.as_deref().unwrap_or_default(), PAGE.min(limit - shown));
-        let part: EstablishedFlows = client::topic(&args.socket, Topic::EstablishedFlows, Some(&filter))?;
+    let mut shown = None;
+    let (next, total) = each_part(args, |part| {
+        // Only now: an error leaves nothing behind that is no JSON.
+        if args.json && shown.is_none() {
+            write!(out, "{{\"flows\":[")?;
+        }
+        let shown = shown.get_or_insert(0);
         for flow in &part.flows {
             match args.json {
-                true if shown > 0 => write!(out, ",{}", serde_json::to_string(flow)?)?,
+                true if *shown > 0 => write!(out, ",{}", serde_json::to_string(flow)?)?,
                 true => write!(out, "{}", serde_json::to_string(flow)?)?,
                 false => writeln!(out, "{}", line(flow))?,
             }
-            shown += 1;
+            *shown += 1;
         }
-        if part.next.is_none() || shown >= limit {
-            break (part.next, part.total);
-        }
-        after = part.next;
-    };
+        Ok(())
+    })?;
     match args.json {
         true => writeln!(out, "],\"total\":{total},\"next\":{}}}", serde_json::to_string(&next)?)?,
-        false => out.write_all(end(shown, total, next.is_some()).as_bytes())?,
+        false => out.write_all(end(shown.unwrap_or(0), total, next.is_some()).as_bytes())?,
     }
     Ok(out.flush()?)
 }
 
-/// Returns the filter for one answer that has no more flows than are shown.
-pub fn filter(args: &ShowArgs) -> String {
-    format!("{},limit={}", args.filter.as_deref().unwrap_or_default(), PAGE.min(limit(args)))
+/// Returns all flows that are shown, as one answer.
+pub fn all(args: &ShowArgs) -> anyhow::Result<EstablishedFlows> {
+    let mut flows = vec![];
+    let (next, total) = each_part(args, |part| {
+        flows.extend(part.flows);
+        Ok(())
+    })?;
+    Ok(EstablishedFlows { flows, total, next })
+}
+
+/// Requests the flows that are shown, part by part. Returns the place in the table from which others follow, and the
+/// number of flows in the table.
+fn each_part(
+    args: &ShowArgs,
+    mut each: impl FnMut(EstablishedFlows) -> anyhow::Result<()>,
+) -> anyhow::Result<(Option<String>, u64)> {
+    let filter = args.filter.as_deref().unwrap_or_default();
+    check(filter)?;
+    let (limit, mut shown, mut after) = (limit(args), 0, None::<String>);
+    loop {
+        let place = after.as_ref().map_or(String::new(), |after| format!(",after={after}"));
+        let filter = format!("{filter},limit={}{place}", PAGE.min(limit - shown));
+        let part: EstablishedFlows = client::topic(&args.socket, Topic::EstablishedFlows, Some(&filter))?;
+        let (next, total) = (part.next.clone(), part.total);
+        shown += part.flows.len() as u64;
+        each(part)?;
+        if next.is_none() || shown >= limit {
+            return Ok((next, total));
+        }
+        after = next;
+    }
+}
+
+/// Checks a filter, which the instance would refuse as well.
+fn check(filter: &str) -> Result<(), Usage> {
+    let prefix = |text: &str| {
+        let (address, length) = text.split_once('/').map_or((text, None), |(address, length)| (address, Some(length)));
+        let most = address.parse::<IpAddr>().ok().map(|address| if address.is_ipv4() { 32 } else { 128 });
+        most.is_some_and(|most| length.is_none_or(|length| length.parse::<u8>().is_ok_and(|length| length <= most)))
+    };
+    for part in filter.split([',', ' ']).filter(|part| !part.is_empty()) {
+        let wrong = |what: &str| Err(Usage(format!("FILTER `{part}`: {what}")));
+        match part.split_once('=') {
+            Some(("src" | "dst", value)) if prefix(value) => {}
+            Some(("src" | "dst", _)) => return wrong("expected an address or a prefix"),
+            Some(("port", value)) if value.parse::<u16>().is_ok() => {}
+            Some(("port", _)) => return wrong("expected a port from 0 to 65535"),
+            Some(("proto", "tcp" | "udp")) => {}
+            // Where the last answer ended.
+            Some(("limit" | "after", _)) => {}
+            Some(("proto", _)) => return wrong("proto is tcp or udp"),
+            _ => return wrong("a router's flows are selected by src=, dst=, port= and proto="),
+        }
+    }
+    Ok(())
 }
 
 fn limit(args: &ShowArgs) -> u64 {
@@ -156,6 +205,16 @@ udp [2001:db8::1]:1 > [2001:db8::2]:2 on r0 (driver), 3 packets, 180 B; replies 
 ";
         assert_eq!(flows(&serde_json::from_value(part).unwrap()), expected);
         assert_eq!(end(1, 1, false), "1 flow shown, 1 in the table\n");
+    }
+
+    #[test]
+    fn filters_are_checked() {
+        for good in ["", "src=10.0.0.0/8,dst=2001:db8::1", "port=53 proto=udp", ",proto=tcp,", "after=4.9"] {
+            assert!(check(good).is_ok(), "{good}");
+        }
+        for wrong in ["foo=1", "10.0.0.1", "src=10.0.0.0/33", "dst=here", "port=65536", "proto=icmp", "limit"] {
+            assert!(check(wrong).unwrap_err().0.starts_with(&format!("FILTER `{wrong}`: ")), "{wrong}");
+        }
     }
 
     #[test]

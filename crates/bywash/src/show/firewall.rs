@@ -16,8 +16,8 @@ const TCP: u8 = 6;
 const UDP: u8 = 17;
 
 pub fn run(args: &ShowArgs) -> anyhow::Result<()> {
-    if args.filter.is_some() || args.watch.is_some() {
-        return Err(Usage("`show firewall` takes neither a filter nor --watch: leave them out".into()).into());
+    if args.filter.is_some() || args.watch.is_some() || args.limit.is_some() {
+        return Err(Usage("`show firewall` takes no filter, --watch or --limit: leave them out".into()).into());
     }
     let mut out = stdout();
     if args.schema {

@@ -162,13 +162,10 @@ fn ask(args: &ShowArgs, topic: Topic) -> anyhow::Result<Value> {
         Topic::Neighbours => filter.filter(|text| !address(text)),
         _ => None,
     };
-    let Some(name) = by_name else {
-        let filter = match topic {
-            Topic::EstablishedFlows => Some(established::filter(args)),
-            _ => filter.map(str::to_owned),
-        };
-        return client::topic(&args.socket, topic, filter.as_deref());
-    };
+    if topic == Topic::EstablishedFlows {
+        return Ok(serde_json::to_value(established::all(args)?)?);
+    }
+    let Some(name) = by_name else { return client::topic(&args.socket, topic, filter) };
     let rows: Vec<Value> = client::topic(&args.socket, topic, None)?;
     let above = |row: &Value| row["above"].as_array().is_some_and(|all| all.iter().any(|above| above["name"] == name));
     let has = |row: &&Value| ["name", "port", "interface"].iter().any(|key| row[key] == name) || above(row);
