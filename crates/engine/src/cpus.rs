@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-/// CPUs for threads that exchange data: hyper-threads of the same core come first.
+/// CPUs for threads that exchange data: pairs of hyper-threads of one core come first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Placement {
     cpus: Vec<usize>,
@@ -10,18 +10,33 @@ pub struct Placement {
     siblings: bool,
     /// Number of threads that have to share a CPU with another thread.
     crowded: usize,
+    /// Core of each of `cpus`.
+    #[serde(skip)]
+    cores: Vec<usize>,
 }
 
 impl Placement {
     /// Returns the placement of `threads` threads on the CPUs that the process may use.
     pub fn of(threads: usize) -> rustix::io::Result<Self> {
         let set = rustix::thread::sched_getaffinity(None)?;
-        let allowed: Vec<usize> = (0..rustix::thread::CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect();
-        let mut cpus = allowed;
-        // Sort by the first hyper-thread of the core; the sort is stable, so CPUs of a core stay together.
-        cpus.sort_by_key(|cpu| core(*cpu));
-        let one_core = cpus.len() > 1 && !siblings(cpus[0]).is_empty() && siblings(cpus[0]) == siblings(cpus[1]);
-        Ok(Self { siblings: one_core, crowded: threads.saturating_sub(cpus.len()), cpus })
+        let allowed = (0..rustix::thread::CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu));
+        Ok(Self::by(threads, allowed, core))
+    }
+
+    /// Returns the placement on the `allowed` CPUs; `core` returns the core of a CPU. The CPUs at even places have the
+    /// next one on the same core, as far as there are such pairs; CPUs without a partner come last, because one of them
+    /// before a pair would split that pair and all after it.
+    fn by(threads: usize, allowed: impl Iterator<Item = usize>, core: impl Fn(usize) -> usize) -> Self {
+        let mut cpus: Vec<(usize, usize)> = allowed.map(|cpu| (core(cpu), cpu)).collect();
+        cpus.sort_unstable();
+        let of_core = |core: usize| cpus.iter().filter(move |(other, _)| *other == core).map(|(_, cpu)| *cpu);
+        let alone =
+            |&(core, cpu): &(usize, usize)| of_core(core).count() % 2 == 1 && of_core(core).next_back() == Some(cpu);
+        let (last, mut order): (Vec<_>, Vec<_>) = cpus.iter().copied().partition(alone);
+        order.extend(last);
+        let (cores, cpus): (Vec<usize>, Vec<usize>) = order.into_iter().unzip();
+        let siblings = cores.len() > 1 && cores[0] == cores[1];
+        Self { siblings, crowded: threads.saturating_sub(cpus.len()), cpus, cores }
     }
 
     /// Returns the CPUs, with those of a core next to each other.
@@ -32,10 +47,9 @@ impl Placement {
     /// Returns the CPUs in the order for threads that exchange nothing: a hyper-thread of each core before the second
     /// of any.
     pub fn apart(&self) -> Vec<usize> {
-        let cores: Vec<usize> = self.cpus.iter().map(|cpu| core(*cpu)).collect();
+        let cores = &self.cores;
         let mut order: Vec<usize> = (0..cores.len()).collect();
-        // The sort is stable.
-        order.sort_by_key(|i| cores[..*i].iter().filter(|core| **core == cores[*i]).count());
+        order.sort_by_key(|i| (cores[..*i].iter().filter(|core| **core == cores[*i]).count(), cores[*i]));
         order.into_iter().map(|i| self.cpus[i]).collect()
     }
 
@@ -50,15 +64,20 @@ impl Placement {
     }
 }
 
-/// Returns the list of the hyper-threads of a CPU's core, in the kernel's form; empty if it is not known.
-fn siblings(cpu: usize) -> String {
-    let path = format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
-    std::fs::read_to_string(path).unwrap_or_default().trim().to_string()
+/// Returns whether two different CPUs are hyper-threads of one core, by the kernel's word.
+pub fn one_core(one: usize, other: usize) -> bool {
+    one != other && core(one) == core(other)
 }
 
-/// Returns the first hyper-thread of a CPU's core, which stands for the core.
+/// Returns the first hyper-thread of a CPU's core, which stands for the core; the CPU itself if the kernel does not say.
 fn core(cpu: usize) -> usize {
-    siblings(cpu).split([',', '-']).next().and_then(|n| n.parse().ok()).unwrap_or(cpu)
+    let path = format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
+    std::fs::read_to_string(path).ok().and_then(|siblings| first(&siblings)).unwrap_or(cpu)
+}
+
+/// Returns the first CPU of a list in the kernel's form, such as `0,20` or `0-1`.
+fn first(list: &str) -> Option<usize> {
+    list.trim().split([',', '-']).next()?.parse().ok()
 }
 
 /// Returns the CPU of a worker by default, out of `allowed`; `None` if that is empty. The first CPU usually handles
@@ -79,5 +98,63 @@ impl std::fmt::Display for Placement {
         let how = if self.siblings { "the first two on one core" } else { "a core each" };
         write!(f, "{} CPUs, {how}", self.cpus.len())?;
         if self.crowded > 0 { write!(f, ", {} threads share one with another", self.crowded) } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the placement of `threads` threads on `allowed` CPUs of a machine whose cores have these lists of
+    /// hyper-threads.
+    fn placed(threads: usize, allowed: &[usize], lists: &[&str]) -> Placement {
+        let core = |cpu: usize| {
+            let all = |list: &str| -> Vec<usize> {
+                let parts = list.split(',').map(|part| part.split('-').map(|n| n.parse().unwrap()).collect::<Vec<_>>());
+                parts.flat_map(|ends| ends[0]..=*ends.last().unwrap()).collect()
+            };
+            lists.iter().find(|list| all(list).contains(&cpu)).map_or(cpu, |list| first(list).unwrap())
+        };
+        Placement::by(threads, allowed.iter().copied(), core)
+    }
+
+    fn lists(of: std::ops::Range<usize>, list: impl Fn(usize) -> String) -> Vec<String> {
+        of.map(list).collect()
+    }
+
+    #[test]
+    fn a_hyper_thread_without_its_partner_splits_no_pair() {
+        let far = lists(0..20, |k| format!("{k},{}", k + 20));
+        let far: Vec<&str> = far.iter().map(String::as_str).collect();
+        let allowed: Vec<usize> = (1..40).collect();
+        let placement = placed(2, &allowed, &far);
+        let expected: Vec<usize> = (1..20).flat_map(|k| [k, k + 20]).chain([20]).collect();
+        assert_eq!((placement.cpus(), placement.siblings), (expected.as_slice(), true));
+        // A thread for each core, in the order of cores, before the second of any.
+        let apart: Vec<usize> = std::iter::once(20).chain(1..20).chain(21..40).collect();
+        assert_eq!(placement.apart(), apart);
+
+        let near = ["0-1", "2-3", "4-5"];
+        assert_eq!(placed(2, &[1, 2, 3, 5], &near).cpus(), [2, 3, 1, 5]);
+        // An odd number of threads of one core.
+        assert_eq!(placed(2, &[0, 1, 2, 4, 5, 6], &["0-3", "4-7"]).cpus(), [0, 1, 4, 5, 2, 6]);
+    }
+
+    #[test]
+    fn cores_of_one_thread_keep_their_order() {
+        let placement = placed(5, &[0, 1, 3, 2], &[]);
+        assert_eq!((placement.cpus(), placement.siblings, placement.crowded), ([0, 1, 2, 3].as_slice(), false, 1));
+        assert_eq!(placement.apart(), [0, 1, 2, 3]);
+        assert_eq!(placed(2, &[0, 1, 2, 3], &["0,2", "1,3"]).cpus(), [0, 2, 1, 3]);
+    }
+
+    #[test]
+    fn the_kernel_says_which_cpus_are_of_one_core() {
+        assert!(!one_core(0, 0), "one CPU is no pair");
+        let Ok(list) = std::fs::read_to_string("/sys/devices/system/cpu/cpu0/topology/thread_siblings_list") else {
+            return println!("SKIP: no topology");
+        };
+        let siblings = list.trim().split_once([',', '-']).is_some();
+        assert_eq!((1..1024).any(|cpu| one_core(0, cpu)), siblings, "{list}");
     }
 }
