@@ -4,20 +4,9 @@
 //! and the policy's own lines move between two CPUs, and the best policy depends on what that costs.
 
 use bywash_config::Mode;
-use bywash_engine::line;
+use bywash_engine::line::{self, Way};
 use bywash_frame::PoolKind;
-use bywash_sync::lock;
 use std::collections::BTreeMap;
-use std::sync::Mutex;
-
-/// Cost of a cache line transfer up to which two CPUs count as sharing a core, in nanoseconds. *Assumed*: hyper-threads
-/// pass a line through the L1 cache they share. For such pairs the reference document for cable downstreams measured a
-/// stack.
-const SIBLINGS_NS: f64 = 30.0;
-/// Cost of a cache line transfer at or above which frames arrive later from the other CPU's cache than from memory, in
-/// nanoseconds. *Assumed*: the latency of memory. Below it, at 50 ns, `tabm` was measured faster than `stack` and
-/// `ring` (docs/buffers.md).
-const FAR_NS: f64 = 120.0;
 
 /// Policy chosen for a worker's pool.
 #[derive(Clone, Debug, PartialEq)]
@@ -31,17 +20,6 @@ pub struct Choice {
 
 /// Worker that frees the frames of another worker's pool: its number, the CPU of the pool's worker, and its own CPU.
 pub type PoolUser = (usize, Option<usize>, Option<usize>);
-
-/// Returns the best policy for a pool. `shared` is set if another thread frees its frames; `line_ns` is the time that a
-/// cache line takes from one thread to the other, `None` if unknown.
-pub fn choose(shared: bool, line_ns: Option<f64>) -> PoolKind {
-    match line_ns.filter(|_| shared) {
-        None => PoolKind::Stack,
-        Some(ns) if ns < SIBLINGS_NS => PoolKind::Stack,
-        Some(ns) if ns < FAR_NS => PoolKind::Tabm,
-        Some(_) => PoolKind::Ring,
-    }
-}
 
 /// Returns the workers that free a worker's frames, with the CPUs of both. `owners` lists, for each port, the workers
 /// that have a queue of it: a worker without one hands its frames to the first of them. In a cable downstream the lower
@@ -63,43 +41,55 @@ pub fn pool_users(
     others.into_iter().map(|other| (other, cpu_of(worker), cpu_of(other))).collect()
 }
 
+/// Ways between CPUs that were measured for one start or reload. Measuring takes time from the threads on both CPUs, so
+/// each pair is measured only once; a later reload measures again, because the CPUs of a virtual machine move.
+#[derive(Default)]
+pub struct Ways(BTreeMap<(usize, usize), Way>);
+
+impl Ways {
+    fn between(&mut self, one: usize, other: usize) -> Way {
+        let cpus = (one.min(other), one.max(other));
+        let measure = || {
+            let cost = line::measure(cpus.0, cpus.1).ok().flatten();
+            Way::between(cpus.0, cpus.1, cost.map(|cost| cost.ns))
+        };
+        *self.0.entry(cpus).or_insert_with(measure)
+    }
+}
+
 impl Choice {
-    /// Chooses a policy by the most expensive of `users`. Each is measured only once, because measuring takes time from
-    /// the threads on both CPUs.
-    pub fn of(users: Vec<PoolUser>) -> Self {
-        static MEASURED: Mutex<BTreeMap<(usize, usize), f64>> = Mutex::new(BTreeMap::new());
-        Self::by(users, |one, other| {
-            let cpus = (one.min(other), one.max(other));
-            let mut measured = lock(&MEASURED);
-            if let Some(ns) = measured.get(&cpus) {
-                return Some(*ns);
-            }
-            let ns = line::measure(cpus.0, cpus.1).ok().flatten()?.ns;
-            measured.insert(cpus, ns);
-            Some(ns)
-        })
+    /// Chooses a policy by the most expensive of `users`.
+    pub fn of(users: Vec<PoolUser>, ways: &mut Ways) -> Self {
+        Self::by(users, |one, other| ways.between(one, other))
     }
 
-    fn by(users: Vec<PoolUser>, measure: impl Fn(usize, usize) -> Option<f64>) -> Self {
-        let mut worst: Option<(f64, String)> = None;
+    fn by(users: Vec<PoolUser>, mut way: impl FnMut(usize, usize) -> Way) -> Self {
+        // Of two ways, that of two cores is the more expensive.
+        let mut worst: Option<((bool, f64), Way, String)> = None;
         for (worker, one, other) in &users {
             let (Some(one), Some(other)) = (*one, *other) else {
                 let why = format!("worker {worker} frees its frames, and may run on any CPU");
-                return Self { kind: choose(true, None), why, users };
+                return Self { kind: PoolKind::Stack, why, users };
             };
             // Workers on one CPU share its caches.
-            let ns = if one == other { Some(0.0) } else { measure(one, other) };
-            let Some(ns) = ns else {
+            let way = if one == other { Way { ns: Some(0.0), one_core: false } } else { way(one, other) };
+            if way.ns.is_none() && !way.is_one_core() {
                 let why = format!("worker {worker} frees its frames; CPUs {one} and {other} were too busy to measure");
-                return Self { kind: choose(true, None), why, users };
-            };
-            if worst.as_ref().is_none_or(|(worst, _)| ns > *worst) {
-                let between = format!("a cache line takes {ns:.0} ns from CPU {one} to {other}");
-                worst = Some((ns, format!("worker {worker} frees its frames, and {between}")));
+                return Self { kind: way.policy(), why, users };
+            }
+            let cost = (!way.is_one_core(), way.ns.unwrap_or(0.0));
+            if worst.as_ref().is_none_or(|(worst, ..)| cost > *worst) {
+                let takes = way.ns.map(|ns| format!("a cache line takes {ns:.0} ns from CPU {one} to {other}"));
+                let near = way.is_one_core().then(|| match takes {
+                    Some(_) => "hyper-threads of one core".into(),
+                    None => format!("CPUs {one} and {other} are hyper-threads of one core"),
+                });
+                let between = takes.into_iter().chain(near).collect::<Vec<_>>().join(", ");
+                worst = Some((cost, way, format!("worker {worker} frees its frames, and {between}")));
             }
         }
-        let kind = choose(!users.is_empty(), worst.as_ref().map(|(ns, _)| *ns));
-        let why = worst.map_or("the worker frees its frames itself".into(), |(_, why)| why);
+        let kind = worst.as_ref().map_or(PoolKind::Stack, |(_, way, _)| way.policy());
+        let why = worst.map_or("the worker frees its frames itself".into(), |(.., why)| why);
         Self { kind, why, users }
     }
 
@@ -112,20 +102,6 @@ impl Choice {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_policy_follows_the_cost() {
-        for (shared, ns, kind) in [
-            (false, None, PoolKind::Stack),
-            (false, Some(500.0), PoolKind::Stack),
-            (true, None, PoolKind::Stack),
-            (true, Some(12.0), PoolKind::Stack),
-            (true, Some(50.0), PoolKind::Tabm),
-            (true, Some(160.0), PoolKind::Ring),
-        ] {
-            assert_eq!(choose(shared, ns), kind, "{shared} {ns:?}");
-        }
-    }
 
     #[test]
     fn frames_are_freed_by_the_first_worker_with_a_queue() {
@@ -141,16 +117,35 @@ mod tests {
 
     #[test]
     fn the_most_expensive_user_decides() {
-        let ns = |_: usize, other: usize| Some(if other == 2 { 150.0 } else { 40.0 });
+        let way = |_: usize, other: usize| {
+            let ns = Some(if other == 2 { 150.0 } else { 40.0 });
+            Way { ns, one_core: other == 4 }
+        };
         let user = |worker: usize| (worker, Some(0), Some(worker));
-        let choice = Choice::by(vec![user(1), user(2), user(3)], ns);
+        let choice = Choice::by(vec![user(1), user(2), user(3)], way);
         let why = "worker 2 frees its frames, and a cache line takes 150 ns from CPU 0 to 2";
         assert_eq!((choice.kind, choice.why.as_str()), (PoolKind::Ring, why));
         assert!(choice.is_by(&[user(1), user(2), user(3)]) && !choice.is_by(&[user(1)]));
-        assert_eq!(Choice::by(vec![(1, Some(4), Some(4))], |_, _| None).kind, PoolKind::Stack);
-        assert_eq!(Choice::by(vec![], ns).why, "the worker frees its frames itself");
-        let unknown = Choice::by(vec![user(1)], |_, _| None);
+        let near = Choice::by(vec![user(4)], way);
+        let why = "worker 4 frees its frames, and a cache line takes 40 ns from CPU 0 to 4, hyper-threads of one core";
+        assert_eq!((near.kind, near.why.as_str()), (PoolKind::Stack, why));
+        assert_eq!(Choice::by(vec![(1, Some(4), Some(4))], way).kind, PoolKind::Stack);
+        assert_eq!(Choice::by(vec![], way).why, "the worker frees its frames itself");
+        let unknown = Choice::by(vec![user(1)], |_, _| Way { ns: None, one_core: false });
         assert!(unknown.kind == PoolKind::Stack && unknown.why.ends_with("CPUs 0 and 1 were too busy to measure"));
-        assert!(Choice::by(vec![(1, None, Some(1))], ns).why.ends_with("may run on any CPU"));
+        let unknown = Choice::by(vec![user(1)], |_, _| Way { ns: None, one_core: true });
+        let why = "worker 1 frees its frames, and CPUs 0 and 1 are hyper-threads of one core";
+        assert_eq!((unknown.kind, unknown.why.as_str()), (PoolKind::Stack, why));
+        assert!(Choice::by(vec![(1, None, Some(1))], way).why.ends_with("may run on any CPU"));
+    }
+
+    #[test]
+    fn a_pair_of_cpus_is_measured_once_for_all_pools_of_a_reload() {
+        let (mut ways, known) = (Ways::default(), Way { ns: Some(77.0), one_core: false });
+        ways.0.insert((3, 5), known);
+        assert_eq!(ways.between(5, 3), known);
+        // A CPU that does not exist cannot be measured; this is remembered, too.
+        assert_eq!(ways.between(5, 1023), Way { ns: None, one_core: false });
+        assert!(ways.0.contains_key(&(5, 1023)));
     }
 }

@@ -4,7 +4,7 @@
 //! from it from their next turn on, and the old one drains: its buffers in rings, queues and packets return as traffic
 //! passes. The old pool is removed when its last frame is back.
 
-use crate::choice::{Choice, pool_users};
+use crate::choice::{Choice, Ways, pool_users};
 use crate::diff::Step;
 use crate::ports::places;
 use crate::runtime::Runtime;
@@ -84,7 +84,7 @@ impl Shared {
             });
             moved.or_else(|| self.workers[worker].cpu())
         };
-        let (mut changes, mut wishes, mut choices) = (vec![], vec![], vec![]);
+        let (mut changes, mut wishes, mut choices, mut ways) = (vec![], vec![], vec![], Ways::default());
         for PoolPlan { name, settings, workers } in new.pool_plans(needed.len())? {
             let pool = &new.pools[settings];
             let first = &self.workers[workers[0]];
@@ -107,7 +107,8 @@ impl Shared {
             let (stored, mut choice) = (first.choice(), None);
             if pool.kind.set().is_none() {
                 let users = pool_users(new.mode, workers[0], &owners, &cpu_of);
-                choice = stored.clone().filter(|stored| stored.is_by(&users)).or_else(|| Some(Choice::of(users)));
+                choice =
+                    stored.clone().filter(|stored| stored.is_by(&users)).or_else(|| Some(Choice::of(users, &mut ways)));
             }
             let kind = pool.kind.set().copied().or(choice.as_ref().map(|choice| choice.kind)).unwrap_or_default();
             let is = pool.pool(&before.name, kind, frames);

@@ -1,6 +1,6 @@
 //! The start of an instance, from a configuration to forwarding.
 
-use crate::choice::{Choice, pool_users};
+use crate::choice::{Choice, Ways, pool_users};
 use crate::modes::{self, Parts, Setup};
 use crate::pools::log_place;
 use crate::ports::{Dpdk, Opened, Opener, queues};
@@ -14,7 +14,7 @@ use crate::watch::Watch;
 use crate::workers;
 use anyhow::{Context as _, bail};
 use bywash_config::{Config, Host, Mode, Plan, PortKind, WorkerPlan, XdpMode};
-use bywash_engine::cpus::Placement;
+use bywash_engine::cpus::{self, Placement};
 use bywash_fib::model::{Behind, Change, Station};
 use bywash_frame::{Arena, ArenaConfig, Buffers, Heap, PageKind, PoolSet};
 use bywash_netlink::Mirror;
@@ -91,16 +91,28 @@ fn dump(
 fn plan(config: &Config) -> anyhow::Result<Plan> {
     let per_port = config.ports.iter().map(|p| Ok(queues(p)?.into_iter().map(|q| q as usize).collect()));
     let per_port: Vec<Vec<usize>> = per_port.collect::<anyhow::Result<_>>()?;
-    let mut cpus = Host::this().allowed;
-    if config.mode == Mode::Cmts {
-        let placement = Placement::of(2 * config.groups.len())?;
-        match config.groups.len() {
-            1 => tracing::info!("two workers for the group on {placement}"),
-            groups => tracing::info!("two workers for each of {groups} groups on {placement}"),
-        }
-        cpus = placement.cpus().to_vec();
+    if config.mode != Mode::Cmts {
+        return Ok(config.plan(&per_port, &Host::this().allowed)?);
     }
-    Ok(config.plan(&per_port, &cpus)?)
+    let plan = config.plan(&per_port, Placement::of(2 * config.groups.len())?.cpus())?;
+    let cpus: Vec<Option<usize>> = plan.workers.iter().map(|worker| worker.cpu).collect();
+    tracing::info!("upper and lower MACs on CPUs {}", pairs(&cpus, cpus::one_core));
+    Ok(plan)
+}
+
+/// Returns in words the CPUs of the two workers of each group, and how many groups have two hyper-threads of one core.
+fn pairs(cpus: &[Option<usize>], one_core: impl Fn(usize, usize) -> bool) -> String {
+    let name = |cpu: &Option<usize>| cpu.map_or("any".into(), |cpu| cpu.to_string());
+    let (pairs, _) = cpus.as_chunks::<2>();
+    let names: Vec<String> =
+        pairs.iter().map(|[upper, lower]| format!("{} and {}", name(upper), name(lower))).collect();
+    let near = pairs.iter().filter(|[upper, lower]| upper.zip(*lower).is_some_and(|(one, other)| one_core(one, other)));
+    let how = match (near.count(), pairs.len()) {
+        (near, all) if near == all => "hyper-threads of one core".into(),
+        (0, _) => "no hyper-threads of one core".into(),
+        (near, all) => format!("{near} of {all} groups on hyper-threads of one core"),
+    };
+    format!("{}: {how}", names.join(", "))
 }
 
 /// Starts to load the XDP programs for this number of workers, on a thread. `None` if no port needs them.
@@ -126,9 +138,11 @@ fn choices(config: &Config, plan: &Plan) -> Vec<(usize, Choice)> {
     };
     let owners: Vec<Vec<usize>> = (0..config.ports.len()).map(of_port).collect();
     let auto = plan.pools.iter().filter(|pool| config.pools[pool.settings].kind.set().is_none());
+    let mut ways = Ways::default();
     auto.map(|pool| {
         let worker = pool.workers[0];
-        let choice = Choice::of(pool_users(config.mode, worker, &owners, &|worker| plan.workers[worker].cpu));
+        let choice =
+            Choice::of(pool_users(config.mode, worker, &owners, &|worker| plan.workers[worker].cpu), &mut ways);
         tracing::info!("pool {}: kind {}: {}", pool.name, choice.kind, choice.why);
         (worker, choice)
     })
@@ -385,5 +399,14 @@ mod tests {
         });
         assert!(done.is_err_and(|why| why.is::<Stopped>()) && begun.elapsed() < FIRST_DUMP);
         drop(sender);
+    }
+
+    #[test]
+    fn the_log_says_where_the_workers_of_a_group_are() {
+        let far = |one: usize, other: usize| one % 20 == other % 20;
+        assert_eq!(pairs(&[Some(1), Some(21)], far), "1 and 21: hyper-threads of one core");
+        let of_two = pairs(&[Some(1), Some(21), Some(2), Some(3)], far);
+        assert_eq!(of_two, "1 and 21, 2 and 3: 1 of 2 groups on hyper-threads of one core");
+        assert_eq!(pairs(&[Some(1), None], far), "1 and any: no hyper-threads of one core");
     }
 }
