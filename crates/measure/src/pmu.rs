@@ -92,8 +92,9 @@ impl ThreadCounters {
         for name in names {
             let Some((event, worth)) = Event::named(name) else { return false };
             let leader = (grouped && self.counters.len() > before).then_some(before);
-            let added = named(name)
-                .is_some_and(|dynamic| self.add(event, worth, &mut on(Builder::new(dynamic), thread), leader).is_ok());
+            let added = named(name).is_some_and(|(dynamic, scale)| {
+                self.add(event, worth * scale, &mut on(Builder::new(dynamic), thread), leader).is_ok()
+            });
             if !added {
                 self.counters.truncate(before);
                 return false;
@@ -240,9 +241,18 @@ pub(crate) fn estimate(counter: &mut Counter) -> std::io::Result<f64> {
     Ok(got.count as f64 * share)
 }
 
-/// Returns the event that the kernel describes under `name`.
-fn named(name: &str) -> Option<Dynamic> {
-    PMUS.iter().find_map(|pmu| description(Path::new(pmu)).ok()?.event(name).ok()?.build().ok())
+/// Returns the event that the kernel describes under `name`, and the factor by which it wants its counts multiplied:
+/// perf does so, the kernel itself does not.
+fn named(name: &str) -> Option<(Dynamic, f64)> {
+    PMUS.iter().find_map(|pmu| scaled(Path::new(pmu), name))
+}
+
+/// Returns the event `name` of `pmu` (a name or a directory), with its factor.
+fn scaled(pmu: &Path, name: &str) -> Option<(Dynamic, f64)> {
+    let mut description = description(pmu).ok()?;
+    description.event(name).ok()?;
+    let scale = description.scale().ok()?.unwrap_or(1.0);
+    Some((description.build().ok()?, scale))
 }
 
 /// Returns the description of an event of `pmu` with all fields 0: the builder takes those that are not set for
@@ -305,6 +315,32 @@ mod tests {
                 println!("SKIP: {why}");
             }
         }
+    }
+
+    /// The kernel counts cycles of recovery, and names the slots of a cycle as the factor: 4, or 2 with hyper-threads
+    /// (Linux, arch/x86/events/intel/core.c). Each count is then worth one cycle, or half of one.
+    #[test]
+    fn recovery_is_counted_in_cycles() {
+        let pmu = tempfile::tempdir().unwrap();
+        let write = |file: &str, text: &str| {
+            let path = pmu.path().join(file);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        write("type", "4\n");
+        for (field, bits) in [("event", "0-7"), ("umask", "8-15"), ("any", "21"), ("cmask", "24-31")] {
+            write(&format!("format/{field}"), &format!("config:{bits}\n"));
+        }
+        write("events/topdown-recovery-bubbles", "event=0xd,umask=0x3,cmask=1\n");
+        write("events/topdown-slots-issued", "event=0xe,umask=0x1\n");
+        for (text, expected) in [("4\n", 1.0), ("2\n", 0.5)] {
+            write("events/topdown-recovery-bubbles.scale", text);
+            let (event, worth) = Event::named("topdown-recovery-bubbles").unwrap();
+            let (_, scale) = scaled(pmu.path(), "topdown-recovery-bubbles").unwrap();
+            assert_eq!((event, worth * scale), (Event::Recovery, expected), "{text}");
+        }
+        assert_eq!(scaled(pmu.path(), "topdown-slots-issued").unwrap().1, 1.0);
+        assert!(scaled(pmu.path(), "topdown-fetch-bubbles").is_none());
     }
 
     #[test]
