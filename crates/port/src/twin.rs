@@ -2,10 +2,12 @@
 
 use crate::{Port, PortCounters, PortState, TapPort};
 use bywash_frame::{Batch, Buffers};
+use bywash_sync::clock;
 use std::sync::Arc;
 
-/// Turns of the worker between two checks of the port's state.
-const ASK: u32 = 1024;
+/// Time between two checks of the port's state in microseconds. (Counted in turns of the worker, which sleeps between
+/// them if it is idle, the carrier followed seconds late.)
+const ASK_US: u64 = 10_000;
 
 const ETHERTYPE_IPV4: u16 = 0x0800;
 const ETHERTYPE_IPV6: u16 = 0x86dd;
@@ -31,13 +33,24 @@ pub struct TwinPort {
     /// Received frames not yet sorted; empty between calls.
     got: Batch,
     carrier: Option<bool>,
-    turns: u32,
+    /// Time of the last check in TSC ticks, and the time between two.
+    asked: u64,
+    ask: u64,
 }
 
 impl TwinPort {
     /// Returns `wire` with the twin `kernel`.
     pub fn new(wire: Box<dyn Port>, kernel: TapPort) -> Self {
-        Self { wire, kernel, sent: None, lost: 0, got: Batch::new(), carrier: None, turns: 0 }
+        Self {
+            wire,
+            kernel,
+            sent: None,
+            lost: 0,
+            got: Batch::new(),
+            carrier: None,
+            asked: 0,
+            ask: clock::us_to_ticks(ASK_US),
+        }
     }
 
     /// Returns the queues of a device, in their order, each sharing the twin `kernel`. Call [`TwinPort::from_kernel`]
@@ -113,10 +126,12 @@ impl Port for TwinPort {
     }
 
     fn housekeep(&mut self, bufs: &mut Buffers) {
-        if self.turns.is_multiple_of(ASK) {
+        let now = clock::tsc();
+        // A counter that went back is not waited for.
+        if self.carrier.is_none() || now.wrapping_sub(self.asked) >= self.ask {
+            self.asked = now;
             self.follow_carrier();
         }
-        self.turns = self.turns.wrapping_add(1);
         self.wire.housekeep(bufs);
     }
 

@@ -4,9 +4,11 @@ mod common;
 
 use bywash_frame::{Batch, Buffers};
 use bywash_lab::Namespace;
-use bywash_port::{Port, PortState, TapConfig, TapError, TapPort};
+use bywash_port::{NullPort, Port, PortCounters, PortState, TapConfig, TapError, TapPort, TwinPort};
 use common::{assert_conserved, batch_of, contents, pools};
 use std::net::UdpSocket;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
@@ -221,4 +223,56 @@ fn what_the_kernel_refuses_is_said() {
     let mac = try_in(TapConfig { mac: Some([1, 0, 0, 0, 0, 1]), ..config("bwx2") }).map(drop).unwrap_err().to_string();
     assert!(mac.contains("MAC"), "{mac}");
     drop(taken);
+}
+
+/// Port whose link goes down and up.
+struct Link(NullPort, Arc<AtomicBool>);
+
+impl Port for Link {
+    fn rx_burst(&mut self, bufs: &mut Buffers, out: &mut Batch) -> usize {
+        self.0.rx_burst(bufs, out)
+    }
+
+    fn tx_burst(&mut self, bufs: &mut Buffers, frames: &mut Batch) -> usize {
+        self.0.tx_burst(bufs, frames)
+    }
+
+    fn counters(&self) -> Arc<PortCounters> {
+        self.0.counters()
+    }
+
+    fn close(&mut self, bufs: &mut Buffers) {
+        self.0.close(bufs);
+    }
+
+    fn state(&self) -> PortState {
+        if self.1.load(Ordering::Relaxed) { PortState::Up } else { PortState::Down("the link is down".into()) }
+    }
+}
+
+/// The twin's carrier follows its port in time, and not in turns: an idle worker makes a hundred a second.
+#[test]
+fn a_twins_carrier_follows_its_port_within_a_few_turns_of_an_idle_worker() {
+    let Some(ns) = namespace() else { return };
+    let pools = pools(64);
+    let mut bufs = Buffers::attach(&pools, 0);
+    let kernel = set_up(&ns, config("twin0"));
+    let up = Arc::new(AtomicBool::new(true));
+    let mut twin = TwinPort::new(Box::new(Link(NullPort::new(), up.clone())), kernel);
+    let has_carrier = || !ns.ip(&["link", "show", "dev", "twin0"]).unwrap().stdout.contains("NO-CARRIER");
+    twin.housekeep(&mut bufs);
+    assert!(has_carrier());
+    for on in [false, true, false] {
+        up.store(on, Ordering::Relaxed);
+        let mut turns = 0;
+        while has_carrier() != on {
+            turns += 1;
+            assert!(turns <= 3, "not within three turns");
+            std::thread::sleep(Duration::from_millis(10));
+            twin.housekeep(&mut bufs);
+        }
+    }
+    twin.close(&mut bufs);
+    drop(bufs);
+    assert_conserved(&pools);
 }
