@@ -276,6 +276,26 @@ fn rates(file: &File) -> anyhow::Result<(Rate, Option<f64>)> {
     Ok((rate, line))
 }
 
+/// Returns the rate of the ports' links in bits per second, as far as it is known. All directions are tested at one
+/// rate: with links of different rates, the slower ones would lose what the faster ones carry.
+fn common_speed<'a>(ports: impl Iterator<Item = (&'a str, Option<f64>)>) -> Result<Option<f64>, Usage> {
+    let known: Vec<(&str, f64)> = ports.filter_map(|(name, speed)| Some((name, speed?))).collect();
+    let by_speed = |one: &&(&str, f64), other: &&(&str, f64)| one.1.total_cmp(&other.1);
+    let Some((slow, fast)) = known.iter().min_by(by_speed).zip(known.iter().max_by(by_speed)) else { return Ok(None) };
+    if slow.1 == fast.1 {
+        return Ok(Some(slow.1));
+    }
+    let gbps = |speed: f64| format!("{}gbps", speed / 1e9);
+    Err(Usage(format!(
+        "the ports' links have different rates: {} {}, {} {}: set line_rate, such as \"{}\", or test them one by one",
+        slow.0,
+        gbps(slow.1),
+        fast.0,
+        gbps(fast.1),
+        gbps(slow.1)
+    )))
+}
+
 /// Sets up the bench on the tester's own simulated device.
 fn own(file: &File, stop: Arc<AtomicBool>) -> anyhow::Result<BenchRig> {
     const CELLS: usize = 16384;
@@ -314,7 +334,13 @@ fn interfaces(file: &File, stop: Arc<AtomicBool>) -> anyhow::Result<BenchRig> {
         .map(|pair| Ok([gateway(pair.gateway)?, gateway(pair.reverse_gateway)?]))
         .collect::<anyhow::Result<_>>()?;
     let opened = ports::open(&wanted, longest)?;
-    let line = line.or_else(|| ports::speed(&file.pairs[0].from));
+    let line = match (line, rate) {
+        // Only a percentage needs the link's rate.
+        (None, Rate::Percent(_)) => {
+            common_speed(wanted.iter().map(|port| (port.name.as_str(), ports::speed(&port.name))))?
+        }
+        (line, _) => line,
+    };
     let mac = |port: usize| MacAddr(opened.links[port].mac);
     let mut directions = vec![];
     for (i, pair) in file.pairs.iter().enumerate() {
@@ -482,4 +508,23 @@ fn table(report: &Report) -> anyhow::Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_of_different_rates_are_refused() {
+        let of = |speeds: &[(&'static str, Option<f64>)]| common_speed(speeds.iter().copied());
+        assert_eq!(of(&[("a", Some(1e9)), ("b", Some(1e9)), ("c", None)]).ok(), Some(Some(1e9)));
+        assert_eq!(of(&[("a", None), ("b", Some(25e9))]).ok(), Some(Some(25e9)));
+        assert_eq!(of(&[("a", None)]).ok(), Some(None));
+        let mixed = of(&[("a", Some(10e9)), ("b", Some(10e9)), ("c", Some(2.5e9)), ("d", Some(10e9))]);
+        assert_eq!(
+            mixed.err().unwrap().0,
+            "the ports' links have different rates: c 2.5gbps, d 10gbps: set line_rate, such as \"2.5gbps\", or test \
+             them one by one"
+        );
+    }
 }
