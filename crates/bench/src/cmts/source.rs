@@ -89,7 +89,7 @@ struct Burst {
     start: u64,
     /// Frames in flight before it.
     before: u64,
-    /// Packets that the burst may still send; 0 once it has reached its height.
+    /// Packets that may still arrive during the burst; 0 once it has reached its height.
     left: u64,
 }
 
@@ -160,15 +160,15 @@ impl<P: Port> Port for Source<P> {
     #[inline]
     fn rx_burst(&mut self, bufs: &mut Buffers, out: &mut Batch) -> usize {
         let before = out.len();
-        let surging = match &mut self.surge {
-            Some(Surge { port, current: Some(burst), .. }) if burst.left > 0 => {
-                burst.left = burst.left.saturating_sub(port.rx_burst(bufs, out) as u64);
-                true
+        self.port.rx_burst(bufs, out);
+        // A burst comes on top of the other packets.
+        if let Some(Surge { port, current: Some(burst), .. }) = &mut self.surge
+            && burst.left > 0
+        {
+            if out.room() > 0 {
+                port.rx_burst(bufs, out);
             }
-            _ => false,
-        };
-        if !surging {
-            self.port.rx_burst(bufs, out);
+            burst.left = burst.left.saturating_sub((out.len() - before) as u64);
         }
         let n = out.len() - before;
         if n > 0 {
@@ -210,7 +210,7 @@ impl<P: Port> Port for Source<P> {
 mod tests {
     use super::*;
     use bywash_frame::{Arena, ArenaConfig, PoolConfig, PoolSet};
-    use bywash_port::pcap::{PcapPort, PcapSource};
+    use bywash_port::pcap::{Pace, PcapPort, PcapSource};
 
     fn port() -> PcapPort {
         PcapPort::replay(PcapSource::from_frames([[0; 60]; 64]).unwrap().repeated())
@@ -271,6 +271,26 @@ mod tests {
         receive(&mut source, &mut bufs);
         assert_eq!(bursts(&occupancy), (1, 1));
         assert!(occupancy.figures().bursts.unwrap().longest_ms > 0.0);
+    }
+
+    #[test]
+    fn the_paced_packets_go_on_during_a_burst() {
+        let mut bufs = buffers();
+        let out: Arc<PortCounters> = Arc::default();
+        let paced = PcapSource::from_frames([[0; 60]; 64]).unwrap().repeated().paced(Pace::PacketsPerSecond(1000));
+        let arrears = paced.arrears().unwrap();
+        let mut source = Source::new(PcapPort::replay(paced), out.clone()).with_bursts(port(), 1 << 20);
+        source.occupancy().begin();
+        while source.surge.as_ref().unwrap().current.is_none() {
+            receive(&mut source, &mut bufs);
+            out.tx_packets.set(source.counters.rx_packets.get());
+        }
+        let mut asked = arrears.asked.get();
+        for _ in 0..100 {
+            assert_eq!(receive(&mut source, &mut bufs), 64);
+            assert!(std::mem::replace(&mut asked, arrears.asked.get()) < arrears.asked.get());
+        }
+        assert!(source.surge.unwrap().current.is_some_and(|burst| burst.left > 0));
     }
 
     #[test]

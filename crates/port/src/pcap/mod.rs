@@ -11,5 +11,5 @@ pub use file::{CaptureFile, Direction, Format, LinkType, PacketMeta};
 pub use filter::{Filter, FilterError, Matcher};
 pub use port::PcapPort;
 pub use record::{PcapRecorder, wall_ns};
-pub use replay::{Pace, PcapError, PcapSource, wire_bits};
+pub use replay::{Arrears, Pace, PcapError, PcapSource, wire_bits};
 pub use tcpdump::{CompileError, compile};

@@ -2,18 +2,20 @@
 
 use crate::broker;
 use bywash_frame::{Arena, BATCH, Batch, Buffers, Frame, Line};
-use bywash_sync::clock;
+use bywash_sync::{Counter, clock};
 use pcap_parser::{Block, Linktype, PcapBlockOwned, create_reader};
 use std::io::Read;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 const LINE: usize = size_of::<Line>();
 /// Maximum size of a record in bytes: the largest snapshot length tcpdump writes.
 const RECORD_MAX: usize = 1 << 18;
 /// Size of the buffer in bytes beyond that of a short file.
 const LEAST: usize = 4096;
-/// Maximum time in microseconds for which a paced source catches up after a delay.
+/// Maximum time in microseconds for which a paced source catches up after a delay: the depth of the ring that it stands
+/// for. What a longer delay costs is counted ([`Arrears`]).
 const CATCH_UP_US: u64 = 10_000;
 /// Bytes that a frame occupies on the wire besides its own: FCS, preamble, start delimiter and the gap between frames
 /// (IEEE 802.3); and the length to which shorter frames are padded.
@@ -100,8 +102,18 @@ pub struct PcapSource {
     cut: usize,
 }
 
+/// Packets that a paced source did not deliver because it was asked too late, or got no buffers, for longer than it
+/// catches up: those that a device would have lost. Written by the source's worker, readable from any thread.
+#[derive(Debug, Default)]
+pub struct Arrears {
+    /// Number of these packets, or of bits on the wire if the pace is in bits.
+    pub missed: Counter,
+    /// Time in TSC ticks at which the source was last asked; `missed` is complete up to then.
+    pub asked: Counter,
+}
+
 /// Budget of a paced source, in packets or in bits on the wire.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 struct Pacer {
     /// Packets or bits per second.
     rate: u64,
@@ -113,21 +125,31 @@ struct Pacer {
     last: Option<u64>,
     /// Credit, in packets or bits, times TSC ticks per second.
     credit: u128,
+    /// Credit that expired, in the same unit.
+    expired: u128,
+    arrears: Arc<Arrears>,
     hz: u64,
 }
 
 impl Pacer {
     fn new(rate: u64, cost: fn(u32) -> u64, longest: u32) -> Self {
-        Self { rate, cost, highest: cost(longest), last: None, credit: 0, hz: clock::tsc_hz() }
+        let (highest, hz) = (cost(longest), clock::tsc_hz());
+        Self { rate, cost, highest, last: None, credit: 0, expired: 0, arrears: Arc::default(), hz }
     }
 
     /// Returns how many of the packets with the lengths `lens` may be sent now.
     fn due<'a>(&mut self, now: u64, lens: impl Iterator<Item = &'a u32>) -> usize {
         let since = self.last.replace(now).unwrap_or(now);
-        let ticks = now.wrapping_sub(since).min(clock::us_to_ticks(CATCH_UP_US));
+        let earned = u128::from(now.saturating_sub(since)) * u128::from(self.rate);
         let batch = u128::from(self.highest) * BATCH as u128;
         let most = u128::from(self.hz) * (batch + u128::from(self.rate) * u128::from(CATCH_UP_US) / 1_000_000);
-        self.credit = (self.credit + u128::from(ticks) * u128::from(self.rate)).min(most);
+        self.credit += earned;
+        if self.credit > most {
+            self.expired += self.credit - most;
+            self.credit = most;
+            self.arrears.missed.set((self.expired / u128::from(self.hz)) as u64);
+        }
+        self.arrears.asked.set(now);
         let mut left = (self.credit / u128::from(self.hz)) as u64;
         let affordable = |len: &u32| left.checked_sub((self.cost)(*len)).inspect(|rest| left = *rest);
         lens.map_while(affordable).count()
@@ -189,6 +211,12 @@ impl PcapSource {
             Pace::BitsPerSecond(rate) => Some(Pacer::new(rate, wire_bits, longest)),
         };
         Self { pace, ..self }
+    }
+
+    /// Returns the count of packets that were not delivered at this pace; `None` at full speed. Clones of a paced source
+    /// share it.
+    pub fn arrears(&self) -> Option<Arc<Arrears>> {
+        self.pace.as_ref().map(|pace| pace.arrears.clone())
     }
 
     /// Returns the number of packets.
@@ -445,7 +473,7 @@ mod tests {
             let highest = cost(lens[BATCH - 1]);
             let units = |n: usize| lens[..n].iter().map(|len| cost(*len)).sum::<u64>();
             for rate in rates {
-                let mut pacer = Pacer { rate, cost, highest, last: None, credit: 0, hz };
+                let mut pacer = Pacer { hz, highest, ..Pacer::new(rate, cost, lens[BATCH - 1]) };
                 assert_eq!(pacer.due(start, lens.iter()), 0, "nothing is earned before the first call");
                 let (mut sent, mut now) = (0, start);
                 for i in 0..200_000u64 {
@@ -463,6 +491,41 @@ mod tests {
                 assert!(units(BATCH) * (late / BATCH) as u64 <= most, "{late} at once at {rate}");
             }
         }
+    }
+
+    /// Whatever the delays, each packet of the rate is sent, still to be sent, or counted as missed.
+    #[test]
+    fn a_pacer_loses_no_packet_uncounted() {
+        let (hz, rate, start) = (2_500_000_000, 411_523, 1_000);
+        let lens = [1520; BATCH];
+        let mut pacer = Pacer { hz, ..Pacer::new(rate, |_| 1, 1520) };
+        let arrears = pacer.arrears.clone();
+        pacer.due(start, lens.iter());
+        let (mut sent, mut now) = (0, start);
+        let mut stalled = 0;
+        for i in 0..5_000u64 {
+            // A batch takes 0.16 ms at this rate. Some delays are within the 10 ms of the ring, others are not.
+            let delay_us = if i % 500 == 499 { 1_000 * (i / 500 + 6) } else { 100 };
+            stalled += delay_us.saturating_sub(CATCH_UP_US);
+            now += delay_us * 2_500;
+            let n = pacer.due(now, lens.iter());
+            pacer.spend(&lens[..n]);
+            sent += n as u64;
+            let line = u128::from(now - start) * u128::from(rate);
+            let accounted = u128::from(sent) * u128::from(hz) + pacer.credit + pacer.expired;
+            assert_eq!(accounted, line, "after {i} turns");
+            assert_eq!((arrears.asked.get(), arrears.missed.get()), (now, (pacer.expired / u128::from(hz)) as u64));
+        }
+        // A batch more than the ring holds is caught up.
+        let (missed, most) = (arrears.missed.get(), stalled * rate / 1_000_000);
+        assert!(missed > 0 && missed <= most, "{missed} of {most} missed");
+        // A source that gets no buffers is late as well.
+        let before = missed;
+        for _ in 0..300 {
+            now += 100 * 2_500;
+            pacer.due(now, lens.iter());
+        }
+        assert!(arrears.missed.get() > before + rate / 100, "20 ms more than the ring holds");
     }
 
     /// 10 Gbit/s are 14.88 million frames of 64 bytes with FCS per second, or 812,743 of 1,518 bytes (RFC 2544).
