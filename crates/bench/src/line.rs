@@ -4,8 +4,9 @@
 //! several times higher when they do. So each round's rate is recorded with the cost of a cache line transfer.
 
 use bywash_engine::cpus::Placement;
-use bywash_engine::line;
 pub use bywash_engine::line::TransferCost;
+use bywash_engine::line::{self, Way};
+use bywash_frame::PoolKind;
 use serde::Serialize;
 use std::fmt;
 
@@ -15,6 +16,53 @@ const FAR: f64 = 2.0;
 /// Measures the transfer between the first two CPUs; `None` if there are fewer, or it took too long.
 pub fn measure(cpus: &Placement) -> anyhow::Result<Option<TransferCost>> {
     Ok(if cpus.enough_for(2) { line::measure(cpus.cpu(0), cpus.cpu(1))? } else { None })
+}
+
+/// Pool kind that `kind = "auto"` would choose on the first two CPUs, and the fastest of those measured there.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Auto {
+    pub kind: String,
+    /// `None` if fewer than two kinds were measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fastest: Option<String>,
+}
+
+impl Auto {
+    /// Returns the choice for threads on `cpus`, where a cache line takes this long, beside the measured `rates`.
+    pub fn between(cpus: &Placement, cost: Option<TransferCost>, rates: &[(&str, f64)]) -> Self {
+        let way = if cpus.enough_for(2) {
+            Way::between(cpus.cpu(0), cpus.cpu(1), cost.map(|cost| cost.ns))
+        } else {
+            // Threads on one CPU share its caches.
+            Way { ns: Some(0.0), one_core: false }
+        };
+        Self::of(way.policy(), rates)
+    }
+
+    /// Returns the choice `kind` beside the measured `rates`.
+    pub fn of(kind: PoolKind, rates: &[(&str, f64)]) -> Self {
+        let fastest = rates.iter().max_by(|one, other| one.1.total_cmp(&other.1)).filter(|_| rates.len() > 1);
+        Self { kind: kind.to_string(), fastest: fastest.map(|(kind, _)| (*kind).to_owned()) }
+    }
+}
+
+impl fmt::Display for Auto {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { kind, fastest } = self;
+        write!(f, "auto would choose {kind}")?;
+        match fastest {
+            Some(fastest) if fastest == kind => write!(f, ", the fastest here"),
+            Some(fastest) => write!(f, "; the fastest here is {fastest}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Returns the lower median of the costs that are known.
+pub fn usual(costs: &[Option<TransferCost>]) -> Option<TransferCost> {
+    let mut known: Vec<TransferCost> = costs.iter().copied().flatten().collect();
+    known.sort_by(|one, other| one.ns.total_cmp(&other.ns));
+    known.get(known.len().saturating_sub(1) / 2).copied()
 }
 
 /// Medians of rounds with near and with far CPUs.
@@ -53,6 +101,18 @@ pub fn words(costs: &[Option<TransferCost>]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_choice_of_auto_stands_beside_the_fastest() {
+        let rates = [("ring", 4.4), ("stack", 7.6), ("tabm", 10.7)];
+        let line = |kind, rates: &[(&str, f64)]| Auto::of(kind, rates).to_string();
+        assert_eq!(line(PoolKind::Tabm, &rates), "auto would choose tabm, the fastest here");
+        assert_eq!(line(PoolKind::Ring, &rates), "auto would choose ring; the fastest here is tabm");
+        assert_eq!(line(PoolKind::Ring, &rates[..1]), "auto would choose ring");
+        let cost = |ns| Some(TransferCost { ns, cycles: ns });
+        assert_eq!(usual(&[cost(70.0), None, cost(50.0), cost(160.0)]).unwrap().ns, 70.0);
+        assert!(usual(&[None]).is_none() && usual(&[]).is_none());
+    }
 
     #[test]
     fn near_and_far_rounds_are_not_averaged() {

@@ -2,7 +2,7 @@
 //! and frees them.
 
 use crate::args::{SECONDS, block, frames, number, touch};
-use crate::line::{self, Apart, TransferCost};
+use crate::line::{self, Apart, Auto, TransferCost};
 use bywash_config::count;
 use bywash_engine::cpus;
 use bywash_frame::{Batch, Buffers, Pages, PoolConfig, PoolKind, PoolSet};
@@ -70,6 +70,8 @@ struct Figures {
     cpus: cpus::Placement,
     /// Cost of a cache line transfer between the first two CPUs before each round.
     line: Vec<Option<TransferCost>>,
+    /// Choice of `kind = "auto"` for these threads.
+    auto: Auto,
 }
 
 #[derive(Clone, Serialize)]
@@ -110,7 +112,14 @@ pub fn run(args: &PoolArgs) -> anyhow::Result<()> {
         let middle = super::middle(of_kind, |row| row.mpps)?;
         Some(Row { apart: line::apart(&line, &rounds_mpps), rounds_mpps, ..middle })
     });
-    let figures = Figures { rows: rows.collect(), cpus, line };
+    let rows: Vec<Row> = rows.collect();
+    let rates: Vec<(&str, f64)> = rows.iter().map(|row| (row.kind.as_str(), row.mpps)).collect();
+    let auto = match args.threads {
+        // The thread frees its buffers itself.
+        1 => Auto::of(PoolKind::Stack, &rates),
+        _ => Auto::between(&cpus, line::usual(&line), &rates),
+    };
+    let figures = Figures { rows, cpus, line, auto };
     if args.json {
         println!("{}", serde_json::to_string(&figures)?);
         return Ok(());
@@ -124,6 +133,7 @@ pub fn run(args: &PoolArgs) -> anyhow::Result<()> {
         );
         row.apart.as_ref().inspect(|apart| println!("        {apart}"));
     }
+    println!("  {}", figures.auto);
     Ok(())
 }
 

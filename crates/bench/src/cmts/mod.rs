@@ -10,6 +10,7 @@ mod source;
 mod trial;
 
 use crate::args::{OnOff, SECONDS, frames, gbits, number};
+use crate::line::{self, Auto, TransferCost};
 use anyhow::Context as _;
 use bywash_config::count;
 use bywash_docsis::cipher::derived_key;
@@ -202,6 +203,10 @@ struct Figures {
     /// True if workers share a CPU; the figures then depend on the scheduler, too.
     crowded: bool,
     cpus: cpus::Placement,
+    /// Cost of a cache line transfer between the first two CPUs before the trials.
+    line: Option<TransferCost>,
+    /// Choice of `kind = "auto"` for the upper MACs' pools.
+    auto: Auto,
     hardware: Vec<hardware::Source>,
 }
 
@@ -213,6 +218,9 @@ struct Traffic {
     #[serde(skip_serializing_if = "Option::is_none")]
     write_gbs: Option<f64>,
     gbs: f64,
+    /// How much less this is than that of the first kind, in percent; `None` for the first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    less_percent: Option<f64>,
     source: &'static str,
 }
 
@@ -275,10 +283,15 @@ struct Bench<'a> {
 pub fn run(args: &CmtsArgs) -> anyhow::Result<()> {
     let bench = Bench::new(args)?;
     let library = if args.library { Some(library::measure(args, &bench.cpus)?) } else { None };
+    let line = line::measure(&bench.cpus)?;
     let mut rows = args.kinds.iter().map(|kind| bench.row(*kind)).collect::<anyhow::Result<Vec<_>>>()?;
+    compare(rows.iter_mut().map(|row| row.memory.as_mut()));
     if let Some(library) = &library {
         rows.iter_mut().for_each(|row| row.of_library = Some(row.gbps / args.instances as f64 / library.gbps));
     }
+    // At a fixed rate no kind is the fastest.
+    let rates = rows.iter().filter(|_| args.rate.is_none()).map(|row| (row.pool.as_str(), row.gbps));
+    let auto = Auto::between(&bench.cpus, line, &rates.collect::<Vec<_>>());
     let first = rows.first();
     let figures = Figures {
         library,
@@ -297,6 +310,8 @@ pub fn run(args: &CmtsArgs) -> anyhow::Result<()> {
         seconds: args.seconds,
         crowded: !bench.cpus.enough_for(2 * args.instances),
         cpus: bench.cpus,
+        line,
+        auto,
         hardware: hardware::sources(),
         rows,
     };
@@ -331,7 +346,7 @@ fn print(f: &Figures) {
         row.rate_gbps.inspect(|rate| print!(", {:.3} % lost of {rate} Gbit/s per instance", row.loss_percent));
         row.of_library.inspect(|ratio| print!(", {ratio:.2} of the library"));
         row.zero_loss_gbps.inspect(|rate| print!("; no loss up to {rate:.2} Gbit/s per instance"));
-        row.memory.as_ref().inspect(|m| print!("; memory {:.2} GB/s ({})", m.gbs, m.source));
+        row.memory.as_ref().inspect(|traffic| print!("; {}", moved(traffic, &f.rows[0].pool)));
         println!();
         println!("        in flight {}", in_flight(&row.occupancy));
         for held in &row.held {
@@ -354,6 +369,29 @@ fn print(f: &Figures) {
         }
         row.drops.iter().for_each(|(reason, n)| println!("        {n} dropped: {reason}"));
     }
+    println!("  {} (a cache line takes {} from CPU to CPU)", f.auto, line::words(&[f.line]));
+}
+
+/// Compares the memory traffic of each kind with that of the first, where both are known.
+fn compare<'a>(mut of_kinds: impl Iterator<Item = Option<&'a mut Traffic>>) {
+    let Some(first) = of_kinds.next().flatten().map(|traffic| traffic.gbs).filter(|gbs| *gbs > 0.0) else { return };
+    of_kinds.flatten().for_each(|traffic| traffic.less_percent = Some(100.0 * (1.0 - traffic.gbs / first)));
+}
+
+/// Returns memory traffic as text, compared with that of the kind `first`.
+fn moved(traffic: &Traffic, first: &str) -> String {
+    let part = |gbs: Option<f64>, how: &str| gbs.map(|gbs| format!("{gbs:.2} {how}"));
+    let parts: Vec<String> =
+        part(traffic.read_gbs, "read").into_iter().chain(part(traffic.write_gbs, "written")).collect();
+    let mut text = format!("memory {:.2} GB/s", traffic.gbs);
+    if !parts.is_empty() {
+        text += &format!(", {}", parts.join(" and "));
+    }
+    if let Some(less) = traffic.less_percent {
+        let more = if less < 0.0 { "more" } else { "less" };
+        text += &format!(", {:.0} % {more} than {first}", less.abs());
+    }
+    format!("{text} ({})", traffic.source)
 }
 
 /// Returns the frames in flight as text.
@@ -474,6 +512,7 @@ impl<'a> Bench<'a> {
             read_gbs: moved.read_bytes.map(gbs),
             write_gbs: moved.written_bytes.map(gbs),
             gbs: gbs(moved.bytes),
+            less_percent: None,
             source: moved.source,
         });
         let instances = self.args.instances as f64;
@@ -521,4 +560,25 @@ pub(crate) fn mac(index: usize) -> Mac {
 /// Returns key and initialization vector of the `index`-th modem.
 fn key(index: usize) -> bywash_docsis::seal::KeyPair {
     (derived_key(&[0x42; 16], index as u32), derived_key(&[0x24; 16], index as u32))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_traffic_is_compared_with_that_of_the_first_kind() {
+        let of = |read_gbs, write_gbs, gbs| {
+            Some(Traffic { read_gbs, write_gbs, gbs, less_percent: None, source: "memory controllers" })
+        };
+        let mut kinds = [of(Some(6.0), Some(4.0), 10.0), of(Some(1.5), Some(0.9), 2.4), None, of(None, None, 12.0)];
+        compare(kinds.iter_mut().map(Option::as_mut));
+        let texts: Vec<String> = kinds.iter().flatten().map(|traffic| moved(traffic, "ring")).collect();
+        assert_eq!(texts[0], "memory 10.00 GB/s, 6.00 read and 4.00 written (memory controllers)");
+        assert_eq!(texts[1], "memory 2.40 GB/s, 1.50 read and 0.90 written, 76 % less than ring (memory controllers)");
+        assert_eq!(texts[2], "memory 12.00 GB/s, 20 % more than ring (memory controllers)");
+        let mut unknown = [None, of(None, None, 12.0)];
+        compare(unknown.iter_mut().map(Option::as_mut));
+        assert!(unknown[1].as_ref().unwrap().less_percent.is_none());
+    }
 }
