@@ -115,6 +115,8 @@ struct Settings {
     pages: bywash_frame::Pages,
     layout: Layout,
     socket: SocketConfig,
+    /// True if the settings need frames to be sent by the socket's own rings.
+    own_rings: bool,
 }
 
 impl Settings {
@@ -152,6 +154,7 @@ impl Settings {
                 tx_sockets: args.tx_sockets,
                 ..SocketConfig::default()
             },
+            own_rings: args.uses_transmit_rings(),
         }
     }
 
@@ -188,6 +191,14 @@ impl Settings {
                 }
                 let link = LinkInfo::query(name)?;
                 let mut port = AfXdpPort::open(&umem, &link, queue as u32, &self.socket)?;
+                let injects = port.details().contains(&("transmit", "inject".into()));
+                if injects && self.own_rings {
+                    port.close(&mut bufs);
+                    anyhow::bail!(
+                        "--in-order and --tx-sockets concern the rings of sockets, but {name} sends by injection: add \
+                         --transmit socket"
+                    );
+                }
                 port.housekeep(&mut bufs);
                 if self.mode == AfxdpMode::BusyPoll {
                     settings.journal.busy_poll(name)?;

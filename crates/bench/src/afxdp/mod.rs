@@ -126,6 +126,13 @@ pub struct AfxdpArgs {
     pub json: bool,
 }
 
+impl AfxdpArgs {
+    /// Returns whether an option was given that matters only to frames sent by the socket's own rings.
+    fn uses_transmit_rings(&self) -> bool {
+        self.in_order == OnOff::On || self.tx_sockets > 1
+    }
+}
+
 fn tx_queues(text: &str) -> Result<usize, String> {
     number(text, 1..=16, "queues")
 }
@@ -190,6 +197,10 @@ struct Account {
 pub fn run(args: &AfxdpArgs) -> anyhow::Result<()> {
     bywash_lab::require_lab().map_err(|why| anyhow::anyhow!("cannot build the lab: {why}"))?;
     ensure!(args.tx_queues == 1 || args.app == AfxdpApp::Txpush, "--tx-queues needs --app txpush");
+    ensure!(
+        !args.uses_transmit_rings() || args.app != AfxdpApp::Rxdrop,
+        "--in-order and --tx-sockets concern frames that are sent: add --app txpush or --app l2fwd"
+    );
     let queues = args.tx_queues as u32;
     let lab = Lab::with_queues(Traffic::one_route(args.size), queues)?.with_driver_sink()?;
     // The kernel must not forward frames that the application does not receive.

@@ -83,8 +83,11 @@ fn afxdp_refuses_impossible_settings() {
     for (arguments, why) in [
         (&["--ring", "100"][..], "ring of 100 entries: the size must be a power of two between 64 and 65536"),
         (&["--zero-copy", "require"], "the driver has no zero-copy, which was required"),
-        (&["--tx-sockets", "40"], "40 transmit sockets on one queue: 1 to 16 are possible"),
+        (&["--app", "txpush", "--tx-sockets", "40"], "40 transmit sockets on one queue: 1 to 16 are possible"),
         (&["--tx-queues", "2"], "--tx-queues needs --app txpush"),
+        (&["--in-order", "on"], "--in-order and --tx-sockets concern frames that are sent: add --app txpush"),
+        (&["--app", "txpush", "--in-order", "on"], "but r1 sends by injection: add --transmit socket"),
+        (&["--app", "l2fwd", "--tx-sockets", "2"], "sends by injection: add --transmit socket"),
         (&["--layout", "typewriter", "--size", "512"], "with --layout typewriter a buffer holds 260"),
     ] {
         let ran = bench(arguments);

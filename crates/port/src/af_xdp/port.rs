@@ -130,7 +130,8 @@ impl AfXdpPort {
             details.push(("busy_poll", format!("{} frames a call", config.budget)));
         }
         let in_order = config.in_order && !umem.long();
-        if in_order {
+        // Frames of an injector have no completions.
+        if in_order && injector.is_none() {
             details.push(("completion", "in order".into()));
         }
         injector.iter_mut().for_each(|injector| injector.send_by(queue));
