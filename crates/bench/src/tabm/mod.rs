@@ -25,7 +25,7 @@ pub struct TabmArgs {
     /// Thread counts to measure
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1,2,4,8", value_parser = channels)]
     pub threads: Vec<usize>,
-    /// Packet sizes, in bytes
+    /// Frame sizes on the wire in bytes, FCS included
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "64,128,256,512,1024,1500", value_parser = packet)]
     pub sizes: Vec<usize>,
     /// Rate offered, in Gbit/s on the wire, with preamble, check sequence and gap
@@ -98,6 +98,9 @@ fn packet(text: &str) -> Result<usize, String> {
     number(text, 64..=1518, "bytes")
 }
 
+/// Length of the FCS, which a frame in memory does not have.
+const FCS: usize = 4;
+
 /// Subject of one row.
 #[derive(Clone, Copy)]
 struct Case {
@@ -105,7 +108,15 @@ struct Case {
     order: Order,
     dispatch: Dispatch,
     threads: usize,
+    /// Size of the frames on the wire, with FCS.
     size: usize,
+}
+
+impl Case {
+    /// Returns the length of a packet in memory.
+    fn len(&self) -> usize {
+        self.size - FCS
+    }
 }
 
 #[derive(Serialize)]
@@ -128,6 +139,8 @@ struct Row {
     size: usize,
     /// Share of the packets whose address was named by the descriptor of the thread's previous packet.
     chained: f64,
+    /// Share of the packets in the cell after that of the thread's previous packet.
+    consecutive: f64,
     dtlb_misses_per_packet: f64,
     dtlb_source: &'static str,
     /// Misses of the last-level cache per packet; `None` if they cannot be measured here.
@@ -221,7 +234,7 @@ fn row(
         Some(misses) => (misses, "measured"),
         None => (model.walks, "modelled"),
     };
-    let bits = wire_bits(case.size as u32) as f64;
+    let bits = wire_bits(case.len() as u32) as f64;
     let rates = median(&|round| Some(round.mpps)).map(|mpps| {
         let rounds_mpps: Vec<f64> = rounds.iter().map(|round| round.mpps).collect();
         Rates {
@@ -242,6 +255,7 @@ fn row(
         threads: case.threads,
         size: case.size,
         chained: model.chained,
+        consecutive: model.consecutive,
         dtlb_misses_per_packet: misses,
         dtlb_source: source,
         llc_misses_per_packet: median(&|round| round.llc_misses),
@@ -264,9 +278,13 @@ fn print(args: &TabmArgs, figures: &Figures) {
         println!("simulated engine: addresses and descriptors are checked, nothing is timed");
     }
     println!(
-        "                                          offered        carried            to the           dTLB misses"
+        "                                          offered        carried            to the                        \
+         dTLB misses"
     );
-    println!("threads  size  order  dispatch     kind           Mpps    Mpps  Gbit/s    first  chained     a packet");
+    println!(
+        "threads  size  order  dispatch     kind           Mpps    Mpps  Gbit/s    first  chained  consecutive     \
+         a packet"
+    );
     // The rows of one order, number of threads and size.
     for of_kinds in figures.rows.chunks(args.kinds.len()) {
         let first = of_kinds[0].rates.as_ref().map_or(0.0, |rates| rates.mpps);
@@ -276,13 +294,14 @@ fn print(args: &TabmArgs, figures: &Figures) {
                 format!("{offered_mpps:8.2} {mpps:7.2} {carried_gbps:7.2} {:8.2}", mpps / first)
             });
             println!(
-                "{:7} {:5}  {:5}  {:11}  {:10} {rates} {:8.2} {:12.3}{}",
+                "{:7} {:5}  {:5}  {:11}  {:10} {rates} {:8.2} {:12.2} {:12.3}{}",
                 row.threads,
                 row.size,
                 name(&row.order),
                 name(&row.dispatch),
                 row.kind,
                 row.chained,
+                row.consecutive,
                 row.dtlb_misses_per_packet,
                 if row.crowded && row.rates.is_some() { "  crowded: more threads than CPUs" } else { "" },
             );

@@ -15,6 +15,8 @@ pub struct Modelled {
     pub walks: f64,
     /// Share of the packets whose address the previous descriptor named.
     pub chained: f64,
+    /// Share of the packets in the cell after that of the thread's previous packet.
+    pub consecutive: f64,
 }
 
 /// Counts the dTLB misses of threads, each with its own TLB, which sees the pages of the cells that the thread
@@ -35,7 +37,7 @@ pub fn pages(args: &TabmArgs, case: Case, of: &Processor) -> anyhow::Result<Mode
                     (seen, idle) = (seen + batch.len(), 0);
                     for mut packet in batch.drain() {
                         let told = channel.descriptor(&mut packet);
-                        chain.follow(&packet, told);
+                        chain.follow(&packet, channel.arena().cell_of(packet.addr()), told);
                         // Control data and packet are in one cell, and so on one page.
                         tlb.access(packet.addr(), page);
                         let sent = channel.send(packet, told.port, told.len as usize);
@@ -53,7 +55,12 @@ pub fn pages(args: &TabmArgs, case: Case, of: &Processor) -> anyhow::Result<Mode
     device.close();
     crate::all_back(&pools)?;
     let sum = |of: fn(&Chain) -> u64| threads.iter().map(|(_, chain)| of(chain)).sum::<u64>() as f64;
-    Ok(Modelled { walks: (walks - warm) as f64 / seen as f64, chained: sum(|c| c.named) / sum(|c| c.packets) })
+    let packets = sum(|chain| chain.packets);
+    Ok(Modelled {
+        walks: (walks - warm) as f64 / seen as f64,
+        chained: sum(|chain| chain.named) / packets,
+        consecutive: sum(|chain| chain.consecutive) / packets,
+    })
 }
 
 #[cfg(test)]
@@ -114,6 +121,23 @@ mod tests {
             assert!(tabm < sdb, "{threads} threads: tabm {tabm}, sdb {sdb}");
             let [sdb, tabm] = [Sdb, Tabm].map(|kind| misses(Lifo, kind, threads));
             assert!(tabm <= sdb, "{threads} threads, lifo: tabm {tabm}, sdb {sdb}");
+        }
+    }
+
+    /// The chain holds for each kind, but only the blocks of `tabm` belong to one thread: the packets of a thread lie at
+    /// consecutive addresses, except where one block ends and another begins. With `sdb`, four threads in turn get every
+    /// fourth cell.
+    #[test]
+    fn only_a_threads_own_blocks_are_consecutive() {
+        let consecutive = |kind, dispatch, order, threads| model(16_384, dispatch, order, kind, threads).consecutive;
+        for order in [Fifo, Lifo] {
+            for dispatch in [RoundRobin, ByPort] {
+                let tabm = consecutive(Tabm, dispatch, order, 4);
+                assert!(tabm > 0.99, "tabm {dispatch:?} {order:?}: {tabm}");
+            }
+            let sdb = consecutive(Sdb, RoundRobin, order, 4);
+            assert!(sdb < 0.01, "sdb in turn {order:?}: {sdb}");
+            assert!(consecutive(Sdb, RoundRobin, order, 1) > 0.99);
         }
     }
 

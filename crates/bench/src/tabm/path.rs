@@ -35,7 +35,7 @@ pub fn open(args: &TabmArgs, case: Case, bits: Option<f64>) -> anyhow::Result<Se
     layout.iter_mut().skip(1).for_each(|pool| pool.lifo = case.order == Order::Lifo);
     let cells = layout.iter().map(|pool| pool.frames).sum();
     let pools = PoolSet::new(crate::arena(case.kind, cells, args.pages)?, &layout)?;
-    let packet: Vec<u8> = (0..case.size).map(|i| i as u8).collect();
+    let packet: Vec<u8> = (0..case.len()).map(|i| i as u8).collect();
     let source = PcapSource::from_frames(vec![packet; BATCH])?.repeated().heads_only();
     let ports = if dispatch == Dispatch::ByPort { threads } else { 1 };
     let pace = bits.map_or(Pace::Full, |bits| Pace::BitsPerSecond((bits / ports as f64) as u64));
@@ -46,22 +46,29 @@ pub fn open(args: &TabmArgs, case: Case, bits: Option<f64>) -> anyhow::Result<Se
     Ok(Setup { pools, device, channels, lines })
 }
 
-/// Chain of a thread's descriptors, each of which names the address of the next packet.
+/// Chain of a thread's descriptors, each of which names the address of the next packet. The thread gets its packets from
+/// a queue; that they are where the chain says is verified.
 #[derive(Default)]
 pub struct Chain {
     next: Option<u64>,
-    /// Packets found at the address that the previous descriptor named, and all packets.
+    /// Cell of the previous packet.
+    cell: Option<u32>,
+    /// Packets found at the address that the previous descriptor named.
     pub named: u64,
+    /// Packets in the cell after that of the previous one.
+    pub consecutive: u64,
+    /// All packets.
     pub packets: u64,
 }
 
 impl Chain {
-    /// Goes on to the next packet. Panics if it is not where the previous descriptor said.
-    pub fn follow(&mut self, packet: &Frame, told: Descriptor) {
+    /// Goes on to the next packet, in this cell. Panics if it is not where the previous descriptor said.
+    pub fn follow(&mut self, packet: &Frame, cell: u32, told: Descriptor) {
         if let Some(next) = self.next {
             assert_eq!(next, packet.addr(), "the chain of descriptors breaks: a bug");
             self.named += 1;
         }
+        self.consecutive += u64::from(self.cell.replace(cell).is_some_and(|before| before + 1 == cell));
         self.packets += 1;
         self.next = told.next;
     }
@@ -174,7 +181,7 @@ impl Thread {
         }
         for mut packet in batch.drain() {
             let told = self.channel.descriptor(&mut packet);
-            self.chain.follow(&packet, told);
+            self.chain.follow(&packet, self.channel.arena().cell_of(packet.addr()), told);
             if let Some(head) = self.channel.arena().head_mut::<12>(&mut packet) {
                 let (to, from) = head.split_at_mut(6);
                 to.swap_with_slice(from);
