@@ -22,7 +22,9 @@ def both(row):
 
 
 def modes(run, touched, by_socket):
-    """`touched`, `by_socket`: runs with data that is read and written, and with sockets on both sides; None if there are none."""
+    """`touched`, `by_socket`: runs with data that is read and written, and with sockets on both sides; None if there are none.
+
+    testpmd's rxonly reads no data, so in rxdrop only Bywash's is touched."""
     # A mode `poll` that never calls poll(2) is `rtc`.
     same = [row for row in run["rows"] if row["mode"] == "poll" and row["system_calls_per_packet"].get("poll", 0) < 0.00005]
     rows = [row for row in run["rows"] if row not in same]
@@ -32,7 +34,7 @@ def modes(run, touched, by_socket):
         return "; ".join(f"{one['mpps']:.2f}, {one['peer_mpps']:.2f}: {spread.beside(*both(one))}" for one in found)
 
     lines = [f"{run['peer']}, {rows[0]['size']} B, medians of {len(rows[0]['rounds'])} rounds of {rows[0]['seconds']} s, Mpps.", "",
-             "| | mode | bywash | testpmd | ratio | data touched: both, ratio | by sockets on both sides: both, ratio | cycles a packet | "
+             "| | mode | bywash | testpmd | ratio | data touched (in rxdrop by Bywash only): both, ratio | by sockets on both sides: both, ratio | cycles a packet | "
              "of them in the kernel | system calls a packet | published, NIC |", "|---|---|---|---|---|---|---|---|---|---|---|"]
     for row in rows:
         calls = ", ".join(f"{name} {n:.4f}" for name, n in row["system_calls_per_packet"].items() if n >= 0.00005)
