@@ -408,9 +408,48 @@ fn seconds(text: &str) -> Result<f64, String> {
 }
 
 #[cfg(test)]
+#[path = "../tests/docs/page.rs"]
+mod page;
+
+#[cfg(test)]
 mod tests {
+    use super::page::{Documented, documented, is_placeholder};
     use super::*;
     use clap::CommandFactory;
+
+    /// Returns the reason why a command line is refused that has no placeholder and is not a mere mention of a command
+    /// or an option.
+    fn refused(Documented { page, words, example }: &Documented) -> Option<String> {
+        let is_option = |word: &String| word.starts_with('-');
+        let mentioned = !words.iter().any(is_option) || words.last().is_some_and(is_option);
+        // An ellipsis stands for options, too.
+        if words.iter().any(|word| is_placeholder(word)) || !example && mentioned && !page.ends_with("documents.md") {
+            return None;
+        }
+        let all = std::iter::once("bywash").chain(words.iter().map(String::as_str));
+        match Cli::command().try_get_matches_from(all) {
+            Err(why) if why.use_stderr() => Some(format!("{page}: {words:?}: {why}")),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn documented_command_lines_are_accepted() {
+        let all = documented();
+        let wrong: Vec<String> = all.iter().filter_map(refused).collect();
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+
+        let line = |words: &str| Documented {
+            page: "docs/documents.md".into(),
+            words: words.split_whitespace().map(str::to_owned).collect(),
+            example: false,
+        };
+        assert!(refused(&line("bench cmts --burst 20000")).is_some_and(|why| why.contains("--rate")));
+        assert!(refused(&line("rfc2544")).is_some());
+        for good in ["bench cmts --rate 1 --burst 20000", "bench cmts --burst N", "bench tabm", "show pools"] {
+            assert_eq!(refused(&line(good)), None, "{good}");
+        }
+    }
 
     #[test]
     fn definition_is_sound() {

@@ -1,75 +1,11 @@
 //! Links and commands of the documentation: targets exist, and the program knows the options.
 
+#[path = "docs/page.rs"]
+mod page;
+
+use page::{Documented, Page, blocks, commands, documented, is_placeholder, pages, root, spans};
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
-}
-
-/// A page, by its path from the root.
-struct Page {
-    name: String,
-    text: String,
-}
-
-/// Returns the pages in the root, `docs`, `crates` and `bench`, in the order of their names.
-fn pages() -> Vec<Page> {
-    let mut pages = vec![];
-    for (directory, deep) in [("", false), ("docs", true), ("crates", true), ("bench", true)] {
-        collect(&root().join(directory), deep, &mut pages);
-    }
-    pages.sort_by(|a, b| a.name.cmp(&b.name));
-    pages
-}
-
-fn collect(directory: &Path, deep: bool, pages: &mut Vec<Page>) {
-    for entry in std::fs::read_dir(directory).unwrap() {
-        let entry = entry.unwrap();
-        let path = entry.path();
-        // Symbolic links are not followed.
-        if entry.file_type().unwrap().is_dir() {
-            if deep {
-                collect(&path, deep, pages);
-            }
-        } else if path.extension().is_some_and(|extension| extension == "md") {
-            let name = path.strip_prefix(root()).unwrap().to_str().unwrap().to_owned();
-            pages.push(Page { name, text: std::fs::read_to_string(&path).unwrap() });
-        }
-    }
-}
-
-/// A page's text without fenced blocks, and the blocks with their languages.
-fn blocks(text: &str) -> (String, Vec<(&str, String)>) {
-    let (mut prose, mut blocks) = (String::new(), vec![]);
-    let mut block: Option<(&str, String)> = None;
-    for line in text.lines() {
-        match (&mut block, line.trim_start().strip_prefix("```")) {
-            (None, Some(language)) => block = Some((language, String::new())),
-            (Some(_), Some(_)) => blocks.extend(block.take()),
-            (Some((_, code)), None) => *code += &format!("{line}\n"),
-            (None, None) => prose += &format!("{line}\n"),
-        }
-    }
-    assert!(block.is_none(), "a block has no end:\n{text}");
-    (prose, blocks)
-}
-
-/// The text without code spans, and the spans. A span ends with its paragraph at the latest.
-fn spans(prose: &str) -> (String, Vec<String>) {
-    let (mut rest, mut spans) = (String::new(), vec![]);
-    for paragraph in prose.split("\n\n") {
-        let mut parts = paragraph.split('`');
-        rest += parts.next().unwrap_or_default();
-        while let (Some(code), after) = (parts.next(), parts.next()) {
-            spans.push(code.split_whitespace().collect::<Vec<_>>().join(" "));
-            rest += after.unwrap_or_default();
-        }
-        rest += "\n\n";
-    }
-    (rest, spans)
-}
 
 /// Returns the anchors that GitHub gives the headings of a page.
 fn anchors(text: &str) -> Vec<String> {
@@ -157,32 +93,6 @@ fn counters_are_explained() {
     }
 }
 
-/// Splits a command line into the words of its commands, as a shell does: quotes, comments, pipes, lists, `$(..)`.
-fn commands(line: &str) -> Vec<Vec<String>> {
-    let mut commands = vec![vec![]];
-    let mut word: Option<String> = None;
-    let mut quote = None;
-    for c in line.chars().chain(['\n']) {
-        match (quote, c) {
-            (Some(open), _) if c == open => quote = None,
-            (None, '\'' | '"') => {
-                quote = Some(c);
-                word.get_or_insert_default();
-            }
-            (None, '#') if word.is_none() => break,
-            (None, _) if c.is_whitespace() || "|;&()".contains(c) => {
-                commands.last_mut().unwrap().extend(word.take());
-                if !c.is_whitespace() {
-                    commands.push(vec![]);
-                }
-            }
-            _ => word.get_or_insert_default().push(c),
-        }
-    }
-    commands.retain(|command| !command.is_empty());
-    commands
-}
-
 /// Returns what the program prints for a command line followed by `--help`, if it accepts the line.
 fn help(args: &[&str]) -> Result<String, String> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_bywash"));
@@ -195,7 +105,6 @@ fn help(args: &[&str]) -> Result<String, String> {
 /// an example, which has no placeholders, all words are parsed.
 fn known(words: &[&str], example: bool) -> Result<(), String> {
     let is_option = |word: &&&str| word.starts_with('-') && word.len() > 1;
-    let is_placeholder = |word: &str| word.contains(|c: char| c.is_uppercase() || "|[<*.…".contains(c));
     let path = words.iter().take_while(|word| !is_option(word) && !is_placeholder(word)).count();
     let help = help(if example { words } else { &words[..path] })?;
     for option in words.iter().filter(is_option) {
@@ -209,28 +118,14 @@ fn known(words: &[&str], example: bool) -> Result<(), String> {
 
 #[test]
 fn commands_have_options_that_the_program_knows() {
-    let mut wrong = vec![];
-    let (mut examples, mut mentions) = (0, 0);
-    for Page { name, text } in pages().into_iter().filter(|page| page.name != "CHANGELOG.md") {
-        let (prose, blocks) = blocks(&text);
-        for (_, code) in blocks.into_iter().filter(|(language, _)| *language == "console") {
-            let code = code.replace("\\\n", " ");
-            for command in code.lines().filter_map(|line| line.strip_prefix("$ ")).flat_map(commands) {
-                let words: Vec<&str> = command.iter().map(String::as_str).skip_while(|word| *word == "sudo").collect();
-                if let ["bywash", words @ ..] = words.as_slice() {
-                    examples += 1;
-                    wrong.extend(known(words, true).err().map(|why| format!("{name}: {words:?}: {why}")));
-                }
-            }
-        }
-        for span in spans(&prose).1 {
-            let span = span.replace(['[', ']'], " ");
-            if let ["bywash", words @ ..] = span.split_whitespace().collect::<Vec<_>>().as_slice() {
-                mentions += 1;
-                wrong.extend(known(words, false).err().map(|why| format!("{name}: {words:?}: {why}")));
-            }
-        }
-    }
+    let all = documented();
+    let check = |line: &Documented| {
+        let words: Vec<&str> = line.words.iter().map(String::as_str).collect();
+        known(&words, line.example).err().map(|why| format!("{}: {words:?}: {why}", line.page))
+    };
+    let wrong: Vec<String> = all.iter().filter_map(check).collect();
+    let examples = all.iter().filter(|line| line.example).count();
+    let mentions = all.len() - examples;
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert!(examples > 30 && mentions > 50, "only {examples} examples and {mentions} mentions were found");
 }
