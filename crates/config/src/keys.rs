@@ -221,7 +221,9 @@ pub static POOL: Section = Section {
           tables `[[pool]]`. A table with any of the keys `workers`, `group` and `side` applies to the workers that \
           match all of them; the table without these keys applies to the remaining workers. Exactly one table must \
           apply to each worker. `cell`, `pages` and `reserve` are settings of the arena; they are allowed only in the \
-          table for the remaining workers.",
+          table for the remaining workers. In DPDK's ip_pipeline, whose configuration the reference document for \
+          cable downstreams extends, `type` is `kind` here, `cache_size` is `cache`, `pool_size` is `frames`, \
+          `buffer_size` is `cell`, and `cpu` is the number of a CPU socket, where it is any CPU of that socket here.",
     keys: &[
         key("name", Text(&text::NAME), "(by worker)", "")
             .doc(
@@ -253,7 +255,7 @@ pub static POOL: Section = Section {
                  buffer holds several packets; not with `af_xdp` and `dpdk` ports. `auto`: `stack` for a worker that \
                  frees its buffers itself; if another worker frees them, `stack`, `tabm` or `ring` by the time that a \
                  cache line takes between the two CPUs, which is measured at the start and when a reload moves workers \
-                 or ports ([buffers.md](buffers.md#chosen-by-the-machine)).",
+                 or ports, and by the kernel's list of hyper-threads ([buffers.md](buffers.md#chosen-by-the-machine)).",
             )
             .example("\"ring\""),
         key("cache", Or("auto", &Int(0..=8192)), "\"auto\"", "buffers per worker")
