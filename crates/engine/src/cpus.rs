@@ -69,7 +69,8 @@ pub fn one_core(one: usize, other: usize) -> bool {
     one != other && core(one) == core(other)
 }
 
-/// Returns the first hyper-thread of a CPU's core, which stands for the core; the CPU itself if the kernel does not say.
+/// Returns the first hyper-thread of a CPU's core, which stands for the core; the CPU itself if the kernel does not
+/// say.
 fn core(cpu: usize) -> usize {
     let path = format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
     std::fs::read_to_string(path).ok().and_then(|siblings| first(&siblings)).unwrap_or(cpu)

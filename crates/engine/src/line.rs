@@ -80,8 +80,8 @@ struct Shared {
 }
 
 impl Shared {
-    /// Waits until the line has this number. Returns false if the measurement ends before. There is no pause between two
-    /// polls: on some processors it takes 140 cycles, more than a transfer between hyper-threads.
+    /// Waits until the line has this number. Returns false if the measurement ends before. There is no pause between
+    /// two polls: on some processors it takes 140 cycles, more than a transfer between hyper-threads.
     fn await_number(&self, number: u64) -> bool {
         while self.line.load(Ordering::Acquire) != number {
             if self.done.load(Ordering::Relaxed) {

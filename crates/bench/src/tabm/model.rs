@@ -124,9 +124,9 @@ mod tests {
         }
     }
 
-    /// The chain holds for each kind, but only the blocks of `tabm` belong to one thread: the packets of a thread lie at
-    /// consecutive addresses, except where one block ends and another begins. With `sdb`, four threads in turn get every
-    /// fourth cell.
+    /// The chain holds for each kind, but only the blocks of `tabm` belong to one thread: its packets lie at
+    /// consecutive addresses, except where one block ends and another begins. With `sdb`, four threads in turn get
+    /// every fourth cell.
     #[test]
     fn only_a_threads_own_blocks_are_consecutive() {
         let consecutive = |kind, dispatch, order, threads| model(16_384, dispatch, order, kind, threads).consecutive;

@@ -46,8 +46,8 @@ pub fn open(args: &TabmArgs, case: Case, bits: Option<f64>) -> anyhow::Result<Se
     Ok(Setup { pools, device, channels, lines })
 }
 
-/// Chain of a thread's descriptors, each of which names the address of the next packet. The thread gets its packets from
-/// a queue; that they are where the chain says is verified.
+/// Chain of a thread's descriptors, each of which names the address of the next packet. The thread gets its packets
+/// from a queue; that they are where the chain says is verified.
 #[derive(Default)]
 pub struct Chain {
     next: Option<u64>,

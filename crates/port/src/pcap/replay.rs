@@ -213,8 +213,8 @@ impl PcapSource {
         Self { pace, ..self }
     }
 
-    /// Returns the count of packets that were not delivered at this pace; `None` at full speed. Clones of a paced source
-    /// share it.
+    /// Returns the count of packets that were not delivered at this pace; `None` at full speed. Clones of a paced
+    /// source share it.
     pub fn arrears(&self) -> Option<Arc<Arrears>> {
         self.pace.as_ref().map(|pace| pace.arrears.clone())
     }
