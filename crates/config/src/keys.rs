@@ -223,7 +223,7 @@ pub static POOL: Section = Section {
           apply to each worker. `cell`, `pages` and `reserve` are settings of the arena; they are allowed only in the \
           table for the remaining workers. In DPDK's ip_pipeline, whose configuration the reference document for \
           cable downstreams extends, `type` is `kind` here, `cache_size` is `cache`, `pool_size` is `frames`, \
-          `buffer_size` is `cell`, and `cpu` is the number of a CPU socket, where it is any CPU of that socket here.",
+          `buffer_size` is `cell`, and its `cpu` is the number of a CPU socket; here, `cpu` is any CPU of that socket.",
     keys: &[
         key("name", Text(&text::NAME), "(by worker)", "")
             .doc(

@@ -112,10 +112,10 @@ impl Capturing for Prepared {
 }
 
 impl Shared {
-    /// Returns the numbers under which there is no port, or one of another name.
+    /// Returns the numbers under which there is a port of another name. One without a port has no packets.
     fn other_ports(&self, names: &[String]) -> Vec<u16> {
         let ports = self.ports();
-        let is_other = |(at, name): &(usize, &String)| ports.get(at).is_none_or(|slot| slot.config.name != **name);
+        let is_other = |(at, name): &(usize, &String)| ports.get(at).is_some_and(|slot| slot.config.name != **name);
         names.iter().enumerate().filter(is_other).map(|(at, _)| at as u16).collect()
     }
 

@@ -72,7 +72,7 @@ impl Choice {
                 return Self { kind: PoolKind::Stack, why, users };
             };
             // Workers on one CPU share its caches.
-            let way = if one == other { Way { ns: Some(0.0), one_core: false } } else { way(one, other) };
+            let way = if one == other { Way { ns: Some(0.0), one_core: true } } else { way(one, other) };
             if way.ns.is_none() && !way.is_one_core() {
                 let why = format!("worker {worker} frees its frames; CPUs {one} and {other} were too busy to measure");
                 return Self { kind: way.policy(), why, users };
@@ -80,7 +80,7 @@ impl Choice {
             let cost = (!way.is_one_core(), way.ns.unwrap_or(0.0));
             if worst.as_ref().is_none_or(|(worst, ..)| cost > *worst) {
                 let takes = way.ns.map(|ns| format!("a cache line takes {ns:.0} ns from CPU {one} to {other}"));
-                let near = way.is_one_core().then(|| match takes {
+                let near = (way.is_one_core() && one != other).then(|| match takes {
                     Some(_) => "hyper-threads of one core".into(),
                     None => format!("CPUs {one} and {other} are hyper-threads of one core"),
                 });

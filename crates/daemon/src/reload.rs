@@ -14,15 +14,11 @@ use crate::successor::Successor;
 use crate::workers;
 use crate::workers::ANSWER;
 use anyhow::{Context as _, bail};
-use bywash_config::{Config, Host, Level, PortConfig};
+use bywash_config::{Config, Host, Level, Mode, PortConfig, PortKind};
 use bywash_engine::{Change, PortId};
 use bywash_port::af_xdp::{Below, LinkInfo};
 use bywash_sync::lock;
 use std::sync::{Arc, mpsc};
-use std::time::Duration;
-
-/// Longest wait of a client for the control loop.
-const PATIENCE: Duration = Duration::from_secs(14);
 
 /// Action that undoes a step.
 enum Undo {
@@ -105,7 +101,7 @@ impl Shared {
         let (answer, done) = mpsc::channel();
         let asked = lock(&self.asks).send(Ask::Reload(Box::new(new), answer));
         asked.map_err(|_| "bywash is ending")?;
-        done.recv_timeout(PATIENCE).map_err(|_| "no answer yet: see the log of bywash")?
+        done.recv().map_err(|_| "bywash is ending")?
     }
 
     /// Serves the API: connects to the process that takes over.
@@ -113,7 +109,7 @@ impl Shared {
         let (answer, done) = mpsc::channel();
         let asked = lock(&self.asks).send(Ask::TakeOver(socket.into(), answer));
         asked.map_err(|_| "bywash is ending")?;
-        done.recv_timeout(PATIENCE).map_err(|_| "no answer yet: see the log of bywash")?
+        done.recv().map_err(|_| "bywash is ending")?
     }
 }
 
@@ -253,9 +249,13 @@ impl Runtime {
             Undo::Open(at, port, level) => self.add_port_at(at, &port, level).map_err(|why| {
                 let name = &port.name;
                 self.forget_port(name);
+                let router = lock(&self.shared.config).mode == Mode::Router;
+                let meanwhile = match router && port.kind == PortKind::AfXdp {
+                    true => "the kernel forwards its packets",
+                    false => "its packets are not forwarded",
+                };
                 format!(
-                    "port `{name}` is removed, for it cannot be opened again: {why:#}; the kernel forwards its packets \
-                     until a reload adds it"
+                    "port `{name}` is removed, for it cannot be opened again: {why:#}; {meanwhile} until a reload adds it"
                 )
             }),
             Undo::Level(at, level, requested) => match self.shared.ports().get_mut(&at) {

@@ -22,7 +22,7 @@ use bywash_port::af_xdp::{self, Journal, Umem, XdpDatapath};
 use bywash_router::control::Applied;
 use bywash_router::xdp::{Targets, XdpTableSink};
 use bywash_sync::{Qsbr, clock};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
@@ -106,13 +106,17 @@ fn pairs(cpus: &[Option<usize>], one_core: impl Fn(usize, usize) -> bool) -> Str
     let (pairs, _) = cpus.as_chunks::<2>();
     let names: Vec<String> =
         pairs.iter().map(|[upper, lower]| format!("{} and {}", name(upper), name(lower))).collect();
-    let near = pairs.iter().filter(|[upper, lower]| upper.zip(*lower).is_some_and(|(one, other)| one_core(one, other)));
+    let near = pairs
+        .iter()
+        .filter(|[upper, lower]| upper.zip(*lower).is_some_and(|(one, other)| one != other && one_core(one, other)));
     let how = match (near.count(), pairs.len()) {
         (near, all) if near == all => "hyper-threads of one core".into(),
         (0, _) => "no hyper-threads of one core".into(),
         (near, all) => format!("{near} of {all} groups on hyper-threads of one core"),
     };
-    format!("{}: {how}", names.join(", "))
+    let all: Vec<usize> = cpus.iter().flatten().copied().collect();
+    let shared = if all.iter().collect::<BTreeSet<_>>().len() < all.len() { "; workers share CPUs" } else { "" };
+    format!("{}: {how}{shared}", names.join(", "))
 }
 
 /// Starts to load the XDP programs for this number of workers, on a thread. `None` if no port needs them.
@@ -408,5 +412,7 @@ mod tests {
         let of_two = pairs(&[Some(1), Some(21), Some(2), Some(3)], far);
         assert_eq!(of_two, "1 and 21, 2 and 3: 1 of 2 groups on hyper-threads of one core");
         assert_eq!(pairs(&[Some(1), None], far), "1 and any: no hyper-threads of one core");
+        let of_one = pairs(&[Some(0), Some(0)], far);
+        assert_eq!(of_one, "0 and 0: no hyper-threads of one core; workers share CPUs");
     }
 }

@@ -102,16 +102,20 @@ impl Set {
     #[inline]
     fn add(&mut self, list: usize, flow: usize, served: &[u64; PRIORITIES + 1]) {
         if self.lists[list].is_empty() {
-            self.served[list] = later(self.served[list], served[list]);
+            let last = served[list];
+            self.served[list] = if ahead(self.served[list], last) > 0 { self.served[list] } else { last };
         }
         self.lists[list].push_back(flow as u32);
         self.ready |= 1 << list;
     }
 }
 
-/// Returns the later of two virtual times, which wrap (2^48 bytes of one flow take 3.5 days at 7.5 Gbit/s).
-fn later(a: u64, b: u64) -> u64 {
-    if a.wrapping_sub(b).cast_signed() > 0 { a } else { b }
+/// Returns how far a set's virtual time is ahead of the last one that was served: negative if it is behind. Times wrap
+/// (2^48 bytes of one flow take 3.5 days at 7.5 Gbit/s), and a set that sends nothing may be behind by any difference,
+/// but none is ahead by more than a frame.
+fn ahead(time: u64, last: u64) -> i64 {
+    let difference = time.wrapping_sub(last).cast_signed();
+    if difference < 1 << 40 { difference } else { i64::MIN }
 }
 
 /// Binary digits of virtual times behind the point.
@@ -305,10 +309,7 @@ impl Queues {
         let ready = self.sets.iter().enumerate().filter(|(_, set)| set.channels & channels != 0 && set.ready != 0);
         let lists = ready.map(|(index, set)| (index, 15 - set.ready.leading_zeros() as usize, set));
         // The highest list; of several sets the one that has sent the fewest bytes for each of its flows.
-        // They are not far apart, whether or not one has wrapped.
-        let first = lists.min_by_key(|&(_, list, set)| {
-            (Reverse(list), set.served[list].wrapping_sub(self.served[list]).cast_signed())
-        });
+        let first = lists.min_by_key(|&(_, list, set)| (Reverse(list), ahead(set.served[list], self.served[list])));
         first.map(|(index, list, _)| (index, list))
     }
 

@@ -166,6 +166,13 @@ impl Bodies {
         id
     }
 
+    /// Adds a reference to a held body.
+    pub fn share(&mut self, id: BodyId) {
+        if let Some(Some(entry)) = self.entries.get_mut(id as usize) {
+            entry.holders += 1;
+        }
+    }
+
     /// Drops one reference and removes the body with the last one.
     pub fn release(&mut self, id: BodyId) {
         let slot = &mut self.entries[id as usize];

@@ -93,6 +93,8 @@ pub struct Follower {
     kernel: Kernel,
     /// Datagrams of notifications stored during a dump, each preceded by its length.
     log: Vec<u8>,
+    /// Part of the log, in octets, that has been applied early.
+    early: usize,
     buffer: Vec<u8>,
     dump_buffer: Vec<u8>,
     /// Kinds of objects that are followed.
@@ -142,6 +144,7 @@ impl Follower {
             requests,
             kernel: Kernel::default(),
             log: Vec::new(),
+            early: 0,
             buffer: vec![0; DATAGRAM],
             dump_buffer: vec![0; DATAGRAM],
             follows,
@@ -260,6 +263,12 @@ impl Follower {
         ] = self.kernel.sizes();
     }
 
+    /// Reads the scheduled tables now.
+    pub fn read_all(&mut self, sink: &mut dyn Sink) -> Result<(), Error> {
+        self.due = self.due.map(|due| due.min(Instant::now()));
+        self.read(sink)
+    }
+
     /// Reads the tables again that are due. `sink` receives the differences, those of a large table while it is being
     /// read.
     pub fn read(&mut self, sink: &mut dyn Sink) -> Result<(), Error> {
@@ -299,8 +308,9 @@ impl Follower {
         ] {
             scope.add(self.kernel.unread().and(self.follows));
             if kind == Scope::LINKS || scope.has(kind) {
+                let interrupted = self.stats.interrupted;
                 self.dump(kind, sink)?;
-                self.replay(sink);
+                self.replay(kind, self.stats.interrupted != interrupted, sink);
             }
             if kind == Scope::LINKS {
                 of_links = began.elapsed();
@@ -367,10 +377,27 @@ impl Follower {
         Ok(())
     }
 
-    /// Applies the notifications stored during a dump.
-    fn replay(&mut self, sink: &mut dyn Sink) {
-        let log = std::mem::take(&mut self.log);
-        for datagram in datagrams(&log) {
+    /// Applies the notifications stored during a dump of this kind. Those that have been applied early are not applied
+    /// again if they are about routes that were not dumped.
+    fn replay(&mut self, kind: Scope, interrupted: bool, sink: &mut dyn Sink) {
+        // An interrupted dump may have added bodies to those of a route that had been changed early.
+        if self.kernel.begin_replay() && interrupted {
+            self.want(kind);
+        }
+        let (log, early) = (std::mem::take(&mut self.log), std::mem::take(&mut self.early));
+        for datagram in datagrams(&log[..early]) {
+            let mut messages = Messages::new(datagram);
+            for message in &mut messages {
+                self.stats.messages += 1;
+                // The states in between have been reported.
+                match route_kind(&message).filter(|of| *of != kind) {
+                    None => self.apply_message(&message, Origin::Replay),
+                    Some(_) => self.note_expiry(&message),
+                }
+            }
+            self.note_rest(&messages);
+        }
+        for datagram in datagrams(&log[early..]) {
             self.apply_datagram(datagram, Origin::Replay, &mut |change| sink.put(change));
         }
         let wanted = self.kernel.end_dump();
@@ -450,7 +477,7 @@ impl Follower {
             _ => (&body[..12], &[]),
         };
         let rest = self.rest();
-        let Self { events, requests, kernel, log, buffer, dump_buffer, stats, expiry, .. } = self;
+        let Self { events, requests, kernel, log, early: applied, buffer, dump_buffer, stats, expiry, .. } = self;
         let (mut lost, mut wanted) = (false, Scope::NONE);
         let kernel = std::cell::RefCell::new((kernel, stats));
         let dumped = requests.dump(
@@ -476,7 +503,8 @@ impl Follower {
                 lost |= store_pending(events, log, buffer, stats)?;
                 let early = kind.has(LONG) && log.len() > before;
                 if early {
-                    wanted.add(apply_early(kernel, &log[before..], sink));
+                    wanted.add(apply_early(kernel, &log[*applied..], sink));
+                    *applied = log.len();
                 }
                 if early || kernel.pending() >= REPORT_AT {
                     kernel.report(|change| sink.put(change));
@@ -497,23 +525,43 @@ impl Follower {
         let mut messages = Messages::new(datagram);
         for message in &mut messages {
             self.stats.messages += 1;
-            self.apply_message(&message, origin, emit);
+            if message.kind == RTM_NEWLINK
+                && let Ok(Some(event)) = parse(&message)
+                && self.kernel.must_report(&event)
+            {
+                self.kernel.report(&mut *emit);
+            }
+            self.apply_message(&message, origin);
         }
+        self.note_rest(&messages);
+    }
+
+    /// Has everything read again if a datagram did not end with a message.
+    fn note_rest(&mut self, messages: &Messages<'_>) {
         if !messages.is_whole() {
             self.stats.malformed += 1;
             self.want_all();
         }
     }
 
-    fn apply_message(&mut self, message: &Message<'_>, origin: Origin, emit: &mut dyn FnMut(Change)) {
+    fn note_expiry(&mut self, message: &Message<'_>) {
+        match parse(message) {
+            Ok(Some(event)) => self.track_expiry(&event),
+            Ok(None) => {}
+            Err(_) => self.stats.malformed += 1,
+        }
+    }
+
+    fn track_expiry(&mut self, event: &Event) {
+        let rest = self.rest();
+        track_expiry(&mut self.expiry, rest, event);
+    }
+
+    fn apply_message(&mut self, message: &Message<'_>, origin: Origin) {
         match parse(message) {
             Ok(Some(event)) => {
-                if self.kernel.must_report(&event) {
-                    self.kernel.report(emit);
-                }
                 self.links_changed |= matches!(event, Event::Link { .. } | Event::LinkGone(_));
-                let rest = self.rest();
-                track_expiry(&mut self.expiry, rest, &event);
+                self.track_expiry(&event);
                 let wanted = self.kernel.apply(event, origin);
                 self.want(wanted);
                 if self.teams.is_some() && self.kernel.teams().is_empty() {
@@ -594,8 +642,16 @@ fn datagrams(mut log: &[u8]) -> impl Iterator<Item = &[u8]> {
 
 /// Returns whether any stored notification is about an IPv6 route.
 fn routes6_in(log: &[u8]) -> bool {
-    let about = |m: Message<'_>| matches!(m.kind, RTM_NEWROUTE | RTM_DELROUTE) && m.body.first() == Some(&AF_INET6);
-    datagrams(log).any(|datagram| Messages::new(datagram).any(about))
+    datagrams(log).any(|datagram| Messages::new(datagram).any(|message| route_kind(&message) == Some(Scope::ROUTES6)))
+}
+
+/// Returns the kind of the route that a message is about; `None` if it is about something else.
+fn route_kind(message: &Message<'_>) -> Option<Scope> {
+    match (message.kind, message.body.first()) {
+        (RTM_NEWROUTE | RTM_DELROUTE, Some(&AF_INET6)) => Some(Scope::ROUTES6),
+        (RTM_NEWROUTE | RTM_DELROUTE, _) => Some(Scope::ROUTES4),
+        _ => None,
+    }
 }
 
 /// Returns the dump requests for all objects of a kind: message type and family.

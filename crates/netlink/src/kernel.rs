@@ -133,6 +133,8 @@ pub struct Kernel {
     early: (BTreeSet<u32>, bool),
     /// Key of the last route that the running dump has shown. More of its bodies may follow.
     unfinished: Option<RouteKey>,
+    /// Bodies that the running dump has shown of routes that notifications have changed early since.
+    shown: HashMap<RouteKey, Vec<BodyId>>,
 }
 
 impl Kernel {
@@ -182,6 +184,21 @@ impl Kernel {
             }
             Event::Linkdown { index, v6 } => self.linkdown(index, v6),
         }
+    }
+
+    /// Begins the replay after a dump: undoes what notifications have changed early of routes that it has shown. Replayed
+    /// onto their own result, they would not always give it. Returns whether there were any.
+    pub fn begin_replay(&mut self) -> bool {
+        let shown = std::mem::take(&mut self.shown);
+        let any = !shown.is_empty();
+        for (key, list) in shown {
+            let (bodies, pending, generation) = (&mut self.bodies, &mut self.pending, self.generation);
+            match key.prefix.addr {
+                IpAddr::V4(_) => restore(&mut self.routes4, key, &list, generation, bodies, pending),
+                IpAddr::V6(_) => restore(&mut self.routes6, key, &list, generation, bodies, pending),
+            }
+        }
+        any
     }
 
     /// Ends a dump and the replay after it. Returns the kinds that must be read again because of notifications that
@@ -415,6 +432,9 @@ impl Kernel {
             // legs.
             let lost = link.up && !link.carrier && self.is_used(index);
             scope.add(Scope::when(shaken || revived || lost, Scope::UNDER_LINKS));
+            // The kernel announces the end of a pair that it makes first as one without a peer (veth_newlink), and does
+            // not announce it again when it has one.
+            scope.add(Scope::when(link.paired && old.is_none_or(|old| !old.paired), Scope::LINKS));
             // rt6_mtu_change lowers and raises explicit route MTUs without a message.
             if old.is_some_and(|old| old.mtu != link.mtu) {
                 let has_mtu =
@@ -649,17 +669,22 @@ impl Kernel {
     }
 
     fn route(&mut self, key: RouteKey, mut body: Body, flags: u16, gone: bool, origin: Origin) -> Scope {
-        if origin == Origin::Dump {
-            self.unfinished = Some(key);
+        match origin {
+            Origin::Dump => self.unfinished = Some(key),
+            // Applied to a part of its bodies, it could change their order.
+            Origin::Early if self.unfinished == Some(key) => return Scope::NONE,
+            _ => {}
         }
         let resolver = resolver!(self);
         resolver.clear_dead_marks(&mut body.legs);
         let message = RouteMessage { key, body, flags, gone, origin, generation: self.generation };
-        let (bodies, pending) = (&mut self.bodies, &mut self.pending);
         let v4 = key.prefix.addr.is_ipv4();
+        let dumped = self.unfinished.is_some_and(|of| of.prefix.addr.is_ipv4() == v4);
+        let shown = Some(&mut self.shown).filter(|_| dumped && origin == Origin::Early);
+        let (bodies, pending) = (&mut self.bodies, &mut self.pending);
         let outcome = match v4 {
-            true => apply_route(&mut self.routes4, message, bodies, &resolver, pending),
-            false => apply_route(&mut self.routes6, message, bodies, &resolver, pending),
+            true => apply_route(&mut self.routes4, message, bodies, &resolver, pending, shown),
+            false => apply_route(&mut self.routes6, message, bodies, &resolver, pending, shown),
         };
         // A replayed message may be older than the dump before it and does not indicate drift.
         let drifted = outcome == Outcome::Unsure && (origin == Origin::Live || !gone);
@@ -720,6 +745,7 @@ fn apply_route<K: Key>(
     bodies: &mut Bodies,
     resolver: &Resolver<'_>,
     pending: &mut Pending,
+    shown: Option<&mut HashMap<RouteKey, Vec<BodyId>>>,
 ) -> Outcome {
     let RouteMessage { key, body, flags, gone, origin, generation } = message;
     let short = K::of(&key);
@@ -734,6 +760,12 @@ fn apply_route<K: Key>(
         return Outcome::Sure;
     }
     pending.routes.entry(key).or_insert_with(|| bodies.effective(&list, v6));
+    if let Some(shown) = shown.filter(|_| seen == Some(generation)) {
+        shown.entry(key).or_insert_with(|| {
+            list.iter().for_each(|id| bodies.share(*id));
+            list.clone()
+        });
+    }
     let outcome = if first {
         // The dump's first body of this key replaces the list.
         released.append(&mut list);
@@ -755,6 +787,23 @@ fn apply_route<K: Key>(
         bodies.release(id);
     }
     outcome
+}
+
+/// Replaces the bodies of a route by these, which are held.
+fn restore<K: Key>(
+    routes: &mut Routes<K>,
+    key: RouteKey,
+    list: &[BodyId],
+    generation: u32,
+    bodies: &mut Bodies,
+    pending: &mut Pending,
+) {
+    let (short, mut now) = (K::of(&key), Vec::new());
+    routes.read(&short, &mut now);
+    let v6 = key.prefix.addr.is_ipv6();
+    pending.routes.entry(key).or_insert_with(|| bodies.effective(&now, v6));
+    routes.write(short, list, generation);
+    now.into_iter().for_each(|id| bodies.release(id));
 }
 
 /// Records the previous values of routes with a changed body.

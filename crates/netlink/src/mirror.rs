@@ -5,7 +5,7 @@ use crate::follow::{Follower, Sink};
 use crate::probe::{Found, Prober};
 use crate::state::State;
 use crate::stats::Stats;
-use bywash_fib::model::Change;
+use bywash_fib::model::{Change, Neighbour};
 use bywash_nl::Error;
 use bywash_nl::wake::Wake;
 use bywash_sync::lock;
@@ -115,6 +115,7 @@ impl Mirror {
             sender,
             hurry,
             shared: Arc::clone(&shared),
+            found: vec![],
         };
         let thread =
             thread::Builder::new().name("bywash-netlink".into()).spawn(move || runner.run()).map_err(Error::Thread)?;
@@ -175,9 +176,7 @@ impl State {
         let mut state = Self::default();
         for _ in 0..8 {
             follower.want_all();
-            let due = follower.due().map_or(Duration::ZERO, |due| due.saturating_duration_since(Instant::now()));
-            thread::sleep(due);
-            follower.read(&mut |change: Change| state.apply(&change))?;
+            follower.read_all(&mut |change: Change| state.apply(&change))?;
             if follower.is_settled() {
                 return Ok(state);
             }
@@ -251,6 +250,8 @@ struct Runner {
     /// Has other network namespaces searched soon.
     hurry: SyncSender<()>,
     shared: Arc<Shared>,
+    /// Neighbours to be compared with those that are known.
+    found: Vec<Neighbour>,
 }
 
 impl Runner {
@@ -269,7 +270,7 @@ impl Runner {
     fn follow(&mut self) -> Result<(), Error> {
         self.outbox.waiting.extend(lock(&self.shared.elsewhere).take().map(|change| vec![change]));
         self.follower.want_all();
-        self.read()?;
+        self.read(Follower::read_all)?;
         loop {
             self.publish();
             if !self.wait()? {
@@ -281,10 +282,10 @@ impl Runner {
             let outbox = &mut self.outbox;
             lock(&self.shared.elsewhere).take().into_iter().for_each(|change| outbox.put(change));
             // Taken first: by then, their own announcements have been received below.
-            let found = self.shared.found.take();
+            self.found.append(&mut self.shared.found.take());
             let more = self.follower.receive(&mut |change| outbox.put(change))?;
             if !more {
-                self.follower.check_neighbours(&found);
+                self.follower.check_neighbours(&std::mem::take(&mut self.found));
             }
             if std::mem::take(&mut self.follower.links_changed) {
                 // A link may have moved to another namespace, or have an interface of another one above it. If the
@@ -292,7 +293,7 @@ impl Runner {
                 let _ = self.hurry.try_send(());
             }
             if self.follower.due().is_some_and(|due| due <= Instant::now()) && self.outbox.waiting.is_empty() {
-                self.read()?;
+                self.read(Follower::read)?;
             }
             if !self.outbox.send(&self.sender) {
                 return Ok(());
@@ -309,8 +310,8 @@ impl Runner {
         }
     }
 
-    fn read(&mut self) -> Result<(), Error> {
-        self.follower.read(&mut Sending { outbox: &mut self.outbox, sender: &self.sender })?;
+    fn read(&mut self, how: fn(&mut Follower, &mut dyn Sink) -> Result<(), Error>) -> Result<(), Error> {
+        how(&mut self.follower, &mut Sending { outbox: &mut self.outbox, sender: &self.sender })?;
         self.outbox.close();
         Ok(())
     }

@@ -213,17 +213,18 @@ fn route(body: &[u8], message_flags: u16, gone: bool) -> Parsed {
         others: 0,
     };
     let v4 = family == AF_INET;
-    if v4 && flags & RTNH_F_ONLINK != 0 {
-        read.others = digest(RTNH_F_ONLINK);
-    }
+    // Of the legs, unless they are those of a next-hop object.
+    let mut of_legs = if v4 && flags & RTNH_F_ONLINK != 0 { digest(RTNH_F_ONLINK) } else { 0 };
     let mut leg = Leg::of(flags);
     let mut nested = false;
     let mut lifetime = 0;
     // Set if only the kernel can use the route.
     let mut kernels = false;
     for (kind, value) in Attributes::after(body, 12) {
-        if v4 && (kind == RTA_METRICS || kind == RTA_FLOW) {
-            read.others = digest((read.others, kind, value));
+        match kind {
+            RTA_METRICS if v4 => read.others = digest(value),
+            RTA_FLOW if v4 => of_legs = digest((of_legs, value)),
+            _ => {}
         }
         match kind {
             RTA_DST => key.prefix.addr = ip(family, value)?,
@@ -244,7 +245,7 @@ fn route(body: &[u8], message_flags: u16, gone: bool) -> Parsed {
             RTA_CACHEINFO if family == AF_INET6 => lifetime = u32_at(value, RTA_CACHEINFO_EXPIRES)? as i32,
             RTA_MULTIPATH => {
                 nested = true;
-                read.legs = multipath(family, value, &mut read.others)?;
+                read.legs = multipath(family, value, &mut of_legs)?;
             }
             _ => leg_attribute(family, kind, value, &mut leg),
         }
@@ -253,6 +254,9 @@ fn route(body: &[u8], message_flags: u16, gone: bool) -> Parsed {
         read.legs = Vec::new();
     } else if !nested && leg.index != 0 {
         read.legs = vec![leg];
+    }
+    if read.object == 0 && of_legs != 0 {
+        read.others = digest((read.others, of_legs));
     }
     if len > longest(family) {
         return None;

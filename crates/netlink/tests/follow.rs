@@ -133,7 +133,21 @@ fn kinds_of_ipv6_routes() {
     );
 }
 
-/// The kernel neither announces that a lifetime has passed nor that it was extended.
+/// The kernel shows legs and flags of a next-hop object as if they were the route's.
+#[test]
+fn a_route_by_an_object_beside_another() {
+    each_step(
+        "byobject",
+        &[
+            "route add 192.0.2.0/24 via 10.1.0.2 dev a0",
+            "nexthop add id 5 via 10.1.0.7 dev a0 onlink",
+            "route append 192.0.2.0/24 nhid 5",
+            "nexthop replace id 5 via 10.2.0.9 dev b0",
+            "route del 192.0.2.0/24",
+        ],
+    );
+}
+
 #[test]
 fn routes_that_only_metrics_realms_or_flags_tell_apart() {
     let mut lines = vec!["route add 192.0.2.0/24 via 10.1.0.2 dev a0".to_string()];
@@ -149,6 +163,7 @@ fn routes_that_only_metrics_realms_or_flags_tell_apart() {
     each_step("alike", &lines.iter().map(String::as_str).collect::<Vec<_>>());
 }
 
+/// The kernel neither announces that a lifetime has passed nor that it was extended.
 #[test]
 fn ipv6_routes_expire() {
     if skipped() {
@@ -308,6 +323,11 @@ fn next_hops_without_carrier_count_unless_they_are_ignored() {
     ];
     let came = lines(&[up, [down[0], up[0]], down, clear, ["link set a0 down", "link set a0 up"], up]);
     each_step("linkdown", &[&routes[..], &down[..], &set[..], &came[..]].concat());
+}
+
+#[test]
+fn a_pair_is_one_at_both_ends() {
+    each_step("pair", &["link add c0 type veth peer name c1", "link set c1 up", "link del c0"]);
 }
 
 #[test]

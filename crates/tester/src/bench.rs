@@ -255,8 +255,8 @@ impl Bench {
         self.places.len() - 1
     }
 
-    /// Counts frames that this port or its source refuses as lost by the device. For a port such as a veth: the device
-    /// receives at once what it sends, and it refuses frames for which the other end has no room.
+    /// Counts as lost by the device the frames that this port or its source refuses. For a port such as a veth: the
+    /// device receives at once what it sends, and it refuses frames for which the other end has no room.
     pub fn hands_over(&mut self, port: usize) {
         self.places[port].hands_over = true;
     }

@@ -94,7 +94,8 @@ fn check(filter: &str) -> Result<(), Usage> {
             Some(("port", _)) => return wrong("expected a port from 0 to 65535"),
             Some(("proto", "tcp" | "udp")) => {}
             // Where the last answer ended.
-            Some(("limit" | "after", _)) => {}
+            Some(("after", _)) => {}
+            Some(("limit", _)) => return wrong("the number is set by --limit"),
             Some(("proto", _)) => return wrong("proto is tcp or udp"),
             _ => return wrong("a router's flows are selected by src=, dst=, port= and proto="),
         }

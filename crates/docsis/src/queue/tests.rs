@@ -311,11 +311,15 @@ fn a_flow_is_sent_on_its_channels_only() {
 #[test]
 fn flows_of_all_sets_have_equal_shares() {
     for began in [0, u64::MAX - (100_000 << FRACTION)] {
-        shares_are_equal(began);
+        shares_are_equal(began, began);
+    }
+    // A set that has sent nothing for long.
+    for behind in [1 << 20, 1 << 62, 1 << 63, 3 << 62] {
+        shares_are_equal(behind, 0);
     }
 }
 
-fn shares_are_equal(began: u64) {
+fn shares_are_equal(began: u64, of_last: u64) {
     let mut rig = Rig::new();
     let of = |channels| Treatment { priority: 1, channels, ..Treatment::default() };
     // Four flows on all channels, and one on channel 0, whose frames are shorter.
@@ -326,6 +330,7 @@ fn shares_are_equal(began: u64) {
     );
     queues.served.fill(began);
     queues.sets.iter_mut().for_each(|set| set.served.fill(began));
+    queues.sets.last_mut().unwrap().served.fill(of_last);
     let len = |flow: usize| if flow == 4 { 250 } else { 1000 };
     let mut bytes = [0; 5];
     for _ in 0..2000 {

@@ -307,9 +307,15 @@ impl Keeper {
     /// Advances pending handshakes: accepts clients as a server, tries to connect as a client.
     fn look_for(&mut self) {
         let mut done = None;
+        // Each connection may leave a thread behind that its client does not let end.
+        let stuck = self.ended.len() >= CROWD;
         match &mut self.side {
             Side::Server { listener, waiting } => {
                 while let Some(channel) = listener.accept() {
+                    if stuck {
+                        channel.end(Refusal::Crowd);
+                        continue;
+                    }
                     if waiting.len() == CROWD {
                         waiting.remove(0).channel.end(Refusal::Crowd);
                     }

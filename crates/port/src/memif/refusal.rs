@@ -89,7 +89,7 @@ pub enum Refusal {
     /// Descriptor chain without a last descriptor.
     #[error("descriptor chain without end")]
     Chain,
-    /// Too many concurrent handshakes.
+    /// Too many concurrent handshakes, or former connections that do not end.
     #[error("too many connections")]
     Crowd,
     /// A system call failed on this side.
