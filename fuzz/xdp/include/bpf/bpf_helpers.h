@@ -63,6 +63,14 @@ static inline __u64 bpf_xdp_get_buff_len(const struct xdp_md *ctx)
 	return ctx->data_end - ctx->data;
 }
 
+static inline long bpf_skb_load_bytes(const struct __sk_buff *skb, __u32 at, void *to, __u32 length)
+{
+	if (skb->data + at + length > skb->data_end)
+		return -1;
+	__builtin_memcpy(to, (void *)(long)(skb->data + at), length);
+	return 0;
+}
+
 /* An skb here has no sum by a NIC. */
 static inline long bpf_csum_update(struct __sk_buff *skb, __u32 sum)
 {
