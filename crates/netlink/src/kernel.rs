@@ -186,8 +186,8 @@ impl Kernel {
         }
     }
 
-    /// Begins the replay after a dump: undoes what notifications have changed early of routes that it has shown. Replayed
-    /// onto their own result, they would not always give it. Returns whether there were any.
+    /// Begins the replay after a dump: undoes what notifications have changed early of routes that it has shown.
+    /// Replayed onto their own result, they would not always give it. Returns whether there were any.
     pub fn begin_replay(&mut self) -> bool {
         let shown = std::mem::take(&mut self.shown);
         let any = !shown.is_empty();
