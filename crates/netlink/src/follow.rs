@@ -18,7 +18,8 @@ use bywash_nl::Error;
 use bywash_nl::socket::{DATAGRAM, Dumped, Received, Socket};
 use bywash_nl::wire::{Message, Messages, attribute};
 use rustix::fd::{AsFd, BorrowedFd};
-use std::net::{IpAddr, Ipv6Addr};
+use std::collections::HashSet;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
 /// All multicast groups that the mirror follows.
@@ -316,6 +317,8 @@ impl Follower {
                 of_links = began.elapsed();
             }
         }
+        let wanted = self.kernel.end();
+        self.want(wanted);
         self.read_teams(announce);
         self.ended = Instant::now();
         self.took = self.ended - began;
@@ -400,8 +403,7 @@ impl Follower {
         for datagram in datagrams(&log[early..]) {
             self.apply_datagram(datagram, Origin::Replay, &mut |change| sink.put(change));
         }
-        let wanted = self.kernel.end_dump();
-        self.want(wanted);
+        self.kernel.end_dump(kind);
     }
 
     /// Applies pending announcements about the options of teams. If some were lost, the options are not known until
@@ -479,6 +481,9 @@ impl Follower {
         let rest = self.rest();
         let Self { events, requests, kernel, log, early: applied, buffer, dump_buffer, stats, expiry, .. } = self;
         let (mut lost, mut wanted) = (false, Scope::NONE);
+        // Addresses of the last routes of datagrams. The dump of the IPv4 routes to one resumes by counting those
+        // already shown (fn_trie_dump_leaf), and leaves one out if one of those has been removed.
+        let mut boundaries = HashSet::new();
         let kernel = std::cell::RefCell::new((kernel, stats));
         let dumped = requests.dump(
             request,
@@ -499,6 +504,7 @@ impl Follower {
             },
             || {
                 let (kernel, stats) = &mut *kernel.borrow_mut();
+                boundaries.extend(kernel.unfinished4());
                 let before = log.len();
                 lost |= store_pending(events, log, buffer, stats)?;
                 let early = kind.has(LONG) && log.len() > before;
@@ -512,13 +518,16 @@ impl Follower {
                 }
                 Ok(())
             },
-        )?;
+        );
         lost |= store_pending(events, log, buffer, kernel.into_inner().1)?;
         self.want(wanted);
         if lost {
             self.want_all();
         }
-        Ok(dumped)
+        if !boundaries.is_empty() && removes_one_of(&self.log, &boundaries) {
+            self.want(Scope::ROUTES4);
+        }
+        dumped
     }
 
     fn apply_datagram(&mut self, datagram: &[u8], origin: Origin, emit: &mut dyn FnMut(Change)) {
@@ -643,6 +652,19 @@ fn datagrams(mut log: &[u8]) -> impl Iterator<Item = &[u8]> {
 /// Returns whether any stored notification is about an IPv6 route.
 fn routes6_in(log: &[u8]) -> bool {
     datagrams(log).any(|datagram| Messages::new(datagram).any(|message| route_kind(&message) == Some(Scope::ROUTES6)))
+}
+
+/// Returns whether any stored notification is about the removal of an IPv4 route to one of these addresses.
+fn removes_one_of(log: &[u8], addresses: &HashSet<Ipv4Addr>) -> bool {
+    let about = |message: Message<'_>| {
+        let to = match (message.kind, parse(&message)) {
+            (RTM_DELROUTE, Ok(Some(Event::Route { key, .. }))) => key.prefix.addr,
+            (RTM_DELROUTE, Ok(Some(Event::Selective { prefix, .. }))) => prefix.addr,
+            _ => return false,
+        };
+        matches!(to, IpAddr::V4(to) if addresses.contains(&to))
+    };
+    datagrams(log).any(|datagram| Messages::new(datagram).any(about))
 }
 
 /// Returns the kind of the route that a message is about; `None` if it is about something else.

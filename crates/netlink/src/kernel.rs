@@ -14,7 +14,7 @@ use crate::uapi::{NETCONFA_IFINDEX_ALL, RTN_BLACKHOLE};
 use crate::vnis::Vnis;
 use bywash_fib::model::{Address, Behind, BridgeVlans, Change, Link, Mac, Member, Neighbour, Prefix, Station};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 /// Returns the resolver of a [`Kernel`], whose other fields may be borrowed meanwhile.
@@ -68,6 +68,11 @@ impl Scope {
         self.0 |= other.0;
     }
 
+    /// Returns the kinds that are not in the other set.
+    pub fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
+
     /// Returns the kinds in either set.
     pub const fn or(self, other: Self) -> Self {
         Self(self.0 | other.0)
@@ -99,6 +104,26 @@ pub enum Origin {
     Replay,
 }
 
+/// What notifications were about that arrived while tables were being read.
+#[derive(Debug, Default)]
+struct Moved {
+    /// Links that changed or went, or have gained or lost an address.
+    links: BTreeSet<u32>,
+    /// Addresses that went.
+    addresses: BTreeSet<IpAddr>,
+    /// Set if a next-hop object changed.
+    objects: bool,
+    /// Next-hop objects that went.
+    gone: BTreeSet<u32>,
+}
+
+impl Origin {
+    /// Returns whether tables are being read meanwhile.
+    fn is_read(self) -> bool {
+        matches!(self, Self::Early | Self::Replay)
+    }
+}
+
 /// The kernel's tables.
 #[derive(Debug, Default)]
 pub struct Kernel {
@@ -128,9 +153,10 @@ pub struct Kernel {
     /// Links whose bodies must be resolved again before anything is reported.
     stirred_links: BTreeSet<u32>,
     stirred_objects: bool,
-    /// Links about which notifications have been applied early, and whether any has been about an object. What they
-    /// mean for routes that the running dump has not shown yet is judged at its end.
-    early: (BTreeSet<u32>, bool),
+    /// What notifications during the reading were about, beside routes.
+    moved: Moved,
+    /// Kinds of routes whose dump in this reading has not ended.
+    awaited: Scope,
     /// Key of the last route that the running dump has shown. More of its bodies may follow.
     unfinished: Option<RouteKey>,
     /// Bodies that the running dump has shown of routes that notifications have changed early since.
@@ -144,7 +170,7 @@ impl Kernel {
             Event::Link { link, switched } => self.link(link, switched, origin),
             Event::LinkGone(index) => self.link_gone(index, origin),
             Event::Address { address, expires } => self.address(address, expires, origin),
-            Event::AddressGone(index, addr, len) => self.address_gone(index, addr, len),
+            Event::AddressGone(index, addr, len) => self.address_gone(index, addr, len, origin),
             Event::Route { key, body, flags, gone, .. } => self.route(key, body, flags, gone, origin),
             // The prefix may have other selective routes.
             Event::Selective { prefix, gone: true, .. } => routes_of(prefix),
@@ -153,7 +179,7 @@ impl Kernel {
                 Scope::NONE
             }
             Event::Object(id, object) => self.object(id, object, origin),
-            Event::ObjectGone(id) => self.object_gone(id),
+            Event::ObjectGone(id) => self.object_gone(id, origin),
             Event::Neighbour(neighbour) => {
                 self.neighbour(neighbour);
                 Scope::NONE
@@ -201,19 +227,38 @@ impl Kernel {
         any
     }
 
-    /// Ends a dump and the replay after it. Returns the kinds that must be read again because of notifications that
-    /// have been applied early: routes may have been shown since as they were before.
-    pub fn end_dump(&mut self) -> Scope {
+    /// Returns the address of the last route that the running dump of IPv4 routes has shown.
+    pub fn unfinished4(&self) -> Option<Ipv4Addr> {
+        match self.unfinished?.prefix.addr {
+            IpAddr::V4(addr) => Some(addr),
+            IpAddr::V6(_) => None,
+        }
+    }
+
+    /// Ends a dump of this kind and the replay after it.
+    pub fn end_dump(&mut self, kind: Scope) {
         self.unfinished = None;
-        let (links, objects) = std::mem::take(&mut self.early);
-        let shown = |body: &Body| body.kind == RTN_BLACKHOLE && body.object != 0;
-        Scope::when(links.into_iter().any(|index| self.is_used(index)), Scope::UNDER_LINKS)
-            | Scope::when(objects && self.bodies.iter().any(|(_, entry)| shown(&entry.body)), Scope::ROUTES)
+        self.awaited = self.awaited.without(kind);
+    }
+
+    /// Ends a reading. Returns the kinds that must be read again because of notifications during it: when they were
+    /// applied, the routes that they concern were perhaps not known yet, or have been shown since as they were before.
+    pub fn end(&mut self) -> Scope {
+        let Moved { links, addresses, objects, gone } = std::mem::take(&mut self.moved);
+        let body = |of: &dyn Fn(&Body) -> bool| self.bodies.iter().any(|(_, entry)| of(&entry.body));
+        let under = links.into_iter().any(|index| self.is_used(index));
+        let preferred = !addresses.is_empty() && body(&|body| addresses.iter().any(|addr| body.prefers(*addr)));
+        let hidden = objects && body(&|body| body.kind == RTN_BLACKHOLE && body.object != 0);
+        let used = !gone.is_empty() && body(&|body| gone.contains(&body.object));
+        Scope::when(under, Scope::UNDER_LINKS)
+            | Scope::when(preferred || hidden, Scope::ROUTES)
+            | Scope::when(used, Scope::OBJECTS | Scope::ROUTES)
     }
 
     /// Begins a reading of the kinds in `scope`.
     pub fn begin(&mut self, scope: Scope) {
         self.generation = self.generation.wrapping_add(1);
+        self.awaited = scope.and(Scope::ROUTES);
         if scope.has(Scope::ROUTES6) {
             self.generations6 = [self.generations6[1], self.generation];
         }
@@ -222,7 +267,7 @@ impl Kernel {
     /// Ends the dump of one kind and removes the objects that it did not show. A dump that is not `quiet` may have
     /// skipped objects; then only those that the previous dump did not show either are removed.
     pub fn finish(&mut self, kind: Scope, quiet: bool) {
-        self.unfinished = None;
+        self.end_dump(kind);
         let generation = self.generation;
         if kind.has(Scope::LINKS) {
             for index in unseen(&self.links, generation) {
@@ -418,8 +463,8 @@ impl Kernel {
         let turned = old.is_none_or(|old| (old.up, old.carrier) != (link.up, link.carrier));
         if origin != Origin::Dump {
             let moved = old.is_some_and(|old| old.master != link.master);
-            if origin == Origin::Early && (switched || turned || moved || old.is_some_and(|old| old.mtu != link.mtu)) {
-                self.early.0.insert(index);
+            if origin.is_read() && (switched || turned || moved || old.is_some_and(|old| old.mtu != link.mtu)) {
+                self.moved.links.insert(index);
             }
             // The tables are read again even if this message changes nothing: the kernel sends a first message before
             // it clears the routes and a second one after.
@@ -434,7 +479,8 @@ impl Kernel {
             scope.add(Scope::when(shaken || revived || lost, Scope::UNDER_LINKS));
             // The kernel announces the end of a pair that it makes first as one without a peer (veth_newlink), and does
             // not announce it again when it has one.
-            scope.add(Scope::when(link.paired && old.is_none_or(|old| !old.paired), Scope::LINKS));
+            let repaired = old.map_or(link.paired, |old| old.paired != link.paired);
+            scope.add(Scope::when(repaired, Scope::LINKS));
             // rt6_mtu_change lowers and raises explicit route MTUs without a message.
             if old.is_some_and(|old| old.mtu != link.mtu) {
                 let has_mtu =
@@ -465,8 +511,8 @@ impl Kernel {
     }
 
     fn link_gone(&mut self, index: u32, origin: Origin) -> Scope {
-        if origin == Origin::Early {
-            self.early.0.insert(index);
+        if origin.is_read() {
+            self.moved.links.insert(index);
         }
         self.vlans.remove(&index);
         self.networks.remove(&index);
@@ -542,8 +588,8 @@ impl Kernel {
         if is_new {
             self.stir_gateway(index, key.1);
         }
-        if origin == Origin::Early && is_new {
-            self.early.0.insert(index);
+        if origin.is_read() && is_new {
+            self.moved.links.insert(index);
         }
         // The first IPv4 address of a link revives its legs silently (fib_sync_up).
         let revived = origin != Origin::Dump && is_new && self.is_dead_over(index);
@@ -552,7 +598,11 @@ impl Kernel {
         Scope::when(revived, Scope::ROUTES4) | Scope::when(lifetime, Scope::ROUTES6)
     }
 
-    fn address_gone(&mut self, index: u32, addr: IpAddr, len: u8) -> Scope {
+    fn address_gone(&mut self, index: u32, addr: IpAddr, len: u8, origin: Origin) -> Scope {
+        if origin.is_read() {
+            self.moved.links.insert(index);
+            self.moved.addresses.insert(addr);
+        }
         self.drop_address((index, addr, len));
         // Another address may remain that differs only by its peer.
         let mut scope = Scope::ADDRESSES;
@@ -641,7 +691,7 @@ impl Kernel {
         let new = Stamped { value: object, generation: self.generation };
         let changed = self.objects.get(&id).is_none_or(|old| old.value != new.value);
         self.stirred_objects |= changed;
-        self.early.1 |= changed && origin == Origin::Early;
+        self.moved.objects |= changed && origin.is_read();
         let discards = new.value == Object::Blackhole;
         self.objects.insert(id, new);
         // Routes shown as blackholes may have had the type of this object. With `nexthop_compat_mode` off, the kernel
@@ -653,7 +703,10 @@ impl Kernel {
         Scope::when(hidden, Scope::ROUTES)
     }
 
-    fn object_gone(&mut self, id: u32) -> Scope {
+    fn object_gone(&mut self, id: u32, origin: Origin) -> Scope {
+        if origin.is_read() {
+            self.moved.gone.insert(id);
+        }
         self.objects.remove(&id);
         self.stirred_objects = true;
         // IPv4 routes that use it are removed silently, and groups shrink and go (remove_nexthop_from_groups).
@@ -677,8 +730,9 @@ impl Kernel {
         }
         let resolver = resolver!(self);
         resolver.clear_dead_marks(&mut body.legs);
-        let message = RouteMessage { key, body, flags, gone, origin, generation: self.generation };
         let v4 = key.prefix.addr.is_ipv4();
+        let awaited = self.awaited.has(if v4 { Scope::ROUTES4 } else { Scope::ROUTES6 });
+        let message = RouteMessage { key, body, flags, gone, origin, awaited, generation: self.generation };
         let dumped = self.unfinished.is_some_and(|of| of.prefix.addr.is_ipv4() == v4);
         let shown = Some(&mut self.shown).filter(|_| dumped && origin == Origin::Early);
         let (bodies, pending) = (&mut self.bodies, &mut self.pending);
@@ -686,8 +740,9 @@ impl Kernel {
             true => apply_route(&mut self.routes4, message, bodies, &resolver, pending, shown),
             false => apply_route(&mut self.routes6, message, bodies, &resolver, pending, shown),
         };
-        // A replayed message may be older than the dump before it and does not indicate drift.
-        let drifted = outcome == Outcome::Unsure && (origin == Origin::Live || !gone);
+        // A message that is replayed, or will be, may be older than the dump and does not indicate drift.
+        let newest = origin == Origin::Live || (origin == Origin::Early && !awaited);
+        let drifted = outcome == Outcome::Unsure && (newest || !gone);
         Scope::when(drifted, if v4 { Scope::ROUTES4 } else { Scope::ROUTES6 })
     }
 
@@ -736,6 +791,8 @@ struct RouteMessage {
     flags: u16,
     gone: bool,
     origin: Origin,
+    /// Set if the dump of such routes has not ended.
+    awaited: bool,
     generation: u32,
 }
 
@@ -747,13 +804,14 @@ fn apply_route<K: Key>(
     pending: &mut Pending,
     shown: Option<&mut HashMap<RouteKey, Vec<BodyId>>>,
 ) -> Outcome {
-    let RouteMessage { key, body, flags, gone, origin, generation } = message;
+    let RouteMessage { key, body, flags, gone, origin, awaited, generation } = message;
     let short = K::of(&key);
     let (mut list, mut released) = (Vec::new(), Vec::new());
     let seen = routes.read(&short, &mut list);
     let v6 = key.prefix.addr.is_ipv6();
-    // A body that arrived early gives way to those that the dump shows.
-    let stamp = if origin == Origin::Early { seen.unwrap_or(generation.wrapping_sub(1)) } else { generation };
+    // A body that arrived before the dump has shown the route gives way to those that it shows.
+    let early = awaited && origin != Origin::Dump;
+    let stamp = if early { seen.unwrap_or(generation.wrapping_sub(1)) } else { generation };
     let first = origin == Origin::Dump && seen != Some(generation);
     if first && list.len() == 1 && *bodies.get(list[0]).body == body {
         routes.write(short, &list, generation);

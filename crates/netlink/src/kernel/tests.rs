@@ -456,7 +456,7 @@ fn early_changes_and_their_replay_give_the_kernels_order() {
         kernel.finish(Scope::ROUTES4, true);
         kernel.begin_replay();
         let scopes = log.iter().map(|event| kernel.apply(event.clone(), Origin::Replay)).collect::<Vec<_>>();
-        kernel.end_dump();
+        kernel.end_dump(Scope::ROUTES4);
         scopes
     };
     // Append, delete the first, replace what is left: after the dump has shown the route.
@@ -494,4 +494,72 @@ fn early_changes_and_their_replay_give_the_kernels_order() {
     kernel.apply(event(11, NLM_F_REPLACE, false), Origin::Early);
     assert!(!kernel.begin_replay());
     assert_eq!(hop(&mut kernel), Some(11));
+}
+
+/// Notifications that arrive while links are being dumped are applied before the routes are dumped: they do not count
+/// as shown by that dump.
+#[test]
+fn routes_replayed_before_their_dump_are_not_those_that_it_shows() {
+    let to: IpAddr = [192, 0, 2, 0].into();
+    let Event::Route { key, body, .. } = route(to, false) else { unreachable!() };
+    let by = |index| Body { legs: vec![Leg { index, ..body.legs[0].clone() }], ..body.clone() };
+    let event = |index, flags, gone| Event::Route { key, body: by(index), flags, gone, expires: None };
+    // The messages about the replacement of 10 by 11 were lost.
+    for (message, shown, wanted) in [
+        (event(11, 0, true), vec![], vec![]),
+        (event(12, NLM_F_APPEND, false), vec![11, 12], vec![11, 12]),
+        (event(12, NLM_F_EXCL, false), vec![12], vec![12]),
+    ] {
+        let mut kernel = Kernel::default();
+        kernel.begin(Scope::ROUTES4);
+        kernel.apply(event(10, 0, false), Origin::Dump);
+        kernel.finish(Scope::ROUTES4, true);
+        kernel.begin(Scope::ROUTES4);
+        kernel.apply(message.clone(), Origin::Replay);
+        kernel.end_dump(Scope::LINKS);
+        for index in shown {
+            kernel.apply(event(index, 0, false), Origin::Dump);
+        }
+        kernel.finish(Scope::ROUTES4, true);
+        let mut list = vec![];
+        kernel.routes4.read(&Key4::of(&key), &mut list);
+        let left: Vec<u32> = list.iter().map(|id| kernel.bodies.get(*id).body.legs[0].index).collect();
+        assert_eq!(left, wanted, "{message:?}");
+    }
+    // After the dump, a removal that is not understood is drift, unless it is replayed.
+    let mut kernel = Kernel::default();
+    kernel.begin(Scope::ROUTES4 | Scope::NEIGHBOURS);
+    kernel.apply(event(10, 0, false), Origin::Dump);
+    kernel.finish(Scope::ROUTES4, true);
+    assert_eq!(kernel.apply(event(13, 0, true), Origin::Replay), Scope::NONE);
+    assert_eq!(kernel.apply(event(13, 0, true), Origin::Early), Scope::ROUTES4);
+}
+
+/// What a notification means for routes is judged once they are known.
+#[test]
+fn notifications_before_the_routes_are_judged_after_them() {
+    let addr: IpAddr = [192, 0, 2, 5].into();
+    let Event::Route { key, body, .. } = route([198, 51, 100, 0].into(), false) else { unreachable!() };
+    let preferring = Body { source: Some(addr), ..body.clone() };
+    let by_object = Body { object: 7, legs: vec![], ..body.clone() };
+    let Event::Link { link: up, .. } = link(true) else { unreachable!() };
+    let down = Event::Link { link: Link { up: false, ..up.clone() }, switched: true };
+    for (notification, body, wanted) in [
+        (Event::AddressGone(9, addr, 24), preferring, Scope::ROUTES),
+        (down, body.clone(), Scope::UNDER_LINKS),
+        (Event::LinkGone(3), body.clone(), Scope::UNDER_LINKS),
+        (Event::ObjectGone(7), by_object, Scope::OBJECTS | Scope::ROUTES),
+        (Event::LinkGone(8), body.clone(), Scope::NONE),
+    ] {
+        let mut kernel = Kernel::default();
+        kernel.begin(Scope::ALL);
+        kernel.apply(link(true), Origin::Dump);
+        kernel.end_dump(Scope::LINKS);
+        kernel.apply(notification.clone(), Origin::Replay);
+        kernel.end_dump(Scope::OBJECTS);
+        kernel.apply(Event::Route { key, body, flags: 0, gone: false, expires: None }, Origin::Dump);
+        kernel.finish(Scope::ROUTES4, true);
+        assert_eq!(kernel.end(), wanted, "{notification:?}");
+        assert_eq!(kernel.end(), Scope::NONE);
+    }
 }
