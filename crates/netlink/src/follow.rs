@@ -18,8 +18,8 @@ use bywash_nl::Error;
 use bywash_nl::socket::{DATAGRAM, Dumped, Received, Socket};
 use bywash_nl::wire::{Message, Messages, attribute};
 use rustix::fd::{AsFd, BorrowedFd};
-use std::collections::HashSet;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::cell::RefCell;
+use std::net::{IpAddr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
 /// All multicast groups that the mirror follows.
@@ -47,7 +47,7 @@ const STORED: usize = 256 << 20;
 const TRIES: u32 = 5;
 /// Dumps in a row that may fail because the kernel is short of memory, each like one that is interrupted.
 const SHORTAGES: u32 = 100;
-/// Minimum delay between a disturbed dump of IPv6 routes and the next one.
+/// Minimum delay between a disturbed dump of routes and the next one.
 const DISTURBED: Duration = Duration::from_secs(1);
 /// Resolution of lifetimes in messages, 1/USER_HZ, doubled.
 const TICK: Duration = Duration::from_millis(20);
@@ -70,6 +70,73 @@ const REPORT_AT: usize = 1 << 16;
 
 /// Kinds whose dumps may be long.
 const LONG: Scope = Scope::ROUTES4.or(Scope::ROUTES6).or(Scope::NEIGHBOURS).or(Scope::STATIONS);
+
+/// Both kinds of routes.
+const ROUTES: [Scope; 2] = [Scope::ROUTES4, Scope::ROUTES6];
+
+/// Addresses at which a dump of IPv4 routes may have been interrupted between two datagrams: from the last that one
+/// shows to the first of the next.
+#[derive(Debug, Default)]
+struct Boundaries {
+    /// Table and address last shown.
+    last: Option<(u32, u32)>,
+    /// Set until the next datagram shows a route.
+    between: bool,
+    ranges: Vec<(u32, u32)>,
+}
+
+impl Boundaries {
+    fn show(&mut self, event: &Event) {
+        let Some((table, addr)) = ipv4_of(event) else { return };
+        if let Some((of, last)) = self.last.filter(|_| std::mem::take(&mut self.between)) {
+            match of == table {
+                true => self.ranges.push((last, addr)),
+                false => self.ranges.extend([(last, u32::MAX), (0, addr)]),
+            }
+        }
+        self.last = Some((table, addr));
+    }
+
+    fn end_datagram(&mut self) {
+        self.between = true;
+    }
+
+    /// Returns whether stored notifications are about removals of routes in these ranges.
+    fn removed_in(&mut self, log: &[u8]) -> bool {
+        let mut ranges = std::mem::take(&mut self.ranges);
+        ranges.extend(self.last.map(|(_, last)| (last, u32::MAX)).filter(|_| !ranges.is_empty()));
+        ranges.sort_unstable();
+        // Ranges of several tables may overlap.
+        let mut apart: Vec<(u32, u32)> = vec![];
+        for (first, last) in ranges {
+            match apart.last_mut() {
+                Some((_, end)) if first <= *end => *end = last.max(*end),
+                _ => apart.push((first, last)),
+            }
+        }
+        let within = |addr: u32| {
+            let after = apart.partition_point(|(first, _)| *first <= addr);
+            apart[..after].last().is_some_and(|(_, last)| addr <= *last)
+        };
+        let gone = |message: &Message<'_>| message.kind == RTM_DELROUTE && route_kind(message) == Some(Scope::ROUTES4);
+        let removed = datagrams(log).flat_map(Messages::new).filter(gone);
+        !apart.is_empty()
+            && removed.filter_map(|message| ipv4_of(&parse(&message).ok()??).map(|(_, addr)| addr)).any(within)
+    }
+}
+
+/// Returns the table and the address of an IPv4 route.
+fn ipv4_of(event: &Event) -> Option<(u32, u32)> {
+    let (table, addr) = match event {
+        Event::Route { key, .. } => (key.table, key.prefix.addr),
+        Event::Selective { table, prefix, .. } => (*table, prefix.addr),
+        _ => return None,
+    };
+    match addr {
+        IpAddr::V4(addr) => Some((table, addr.to_bits())),
+        IpAddr::V6(_) => None,
+    }
+}
 
 /// Receiver of changes.
 pub trait Sink {
@@ -96,6 +163,7 @@ pub struct Follower {
     log: Vec<u8>,
     /// Part of the log, in octets, that has been applied early.
     early: usize,
+    boundaries: Boundaries,
     buffer: Vec<u8>,
     dump_buffer: Vec<u8>,
     /// Kinds of objects that are followed.
@@ -103,8 +171,8 @@ pub struct Follower {
     wanted: Scope,
     /// Set if the next reading ends with [`Change::Synced`].
     announce: bool,
-    /// Time at which IPv6 routes are read again because they changed while they were being dumped.
-    disturbed: Option<Instant>,
+    /// Times at which IPv4 and IPv6 routes are read again because they changed while they were being dumped.
+    disturbed: [Option<Instant>; 2],
     /// Dumps in a row that have failed.
     shortages: u32,
     due: Option<Instant>,
@@ -146,12 +214,13 @@ impl Follower {
             kernel: Kernel::default(),
             log: Vec::new(),
             early: 0,
+            boundaries: Boundaries::default(),
             buffer: vec![0; DATAGRAM],
             dump_buffer: vec![0; DATAGRAM],
             follows,
             wanted: Scope::NONE,
             announce: false,
-            disturbed: None,
+            disturbed: [None; 2],
             shortages: 0,
             due: None,
             expiry: None,
@@ -187,13 +256,13 @@ impl Follower {
 
     /// Returns the time at which tables must be read again, if any.
     pub fn due(&self) -> Option<Instant> {
-        let timers = [self.disturbed, self.expiry, self.advertised, self.vlans, self.links];
-        self.due.into_iter().chain(timers.into_iter().flatten()).min()
+        let timers = [self.expiry, self.advertised, self.vlans, self.links];
+        self.due.into_iter().chain(timers.into_iter().chain(self.disturbed).flatten()).min()
     }
 
     /// Returns whether what has been read is all that there was to read.
     pub fn is_settled(&self) -> bool {
-        self.due.is_none() && self.disturbed.is_none()
+        self.due.is_none() && self.disturbed == [None; 2]
     }
 
     /// Schedules a full read, which ends with [`Change::Synced`].
@@ -279,8 +348,8 @@ impl Follower {
             (scope, announce) = (std::mem::take(&mut self.wanted), std::mem::take(&mut self.announce));
             self.due = None;
         }
-        if self.disturbed.is_some_and(|at| at <= began) {
-            scope.add(Scope::ROUTES6);
+        for (at, kind) in self.disturbed.into_iter().zip(ROUTES) {
+            scope.add(if at.is_some_and(|at| at <= began) { kind } else { Scope::NONE });
         }
         if self.expiry.is_some_and(|expiry| expiry <= began) {
             scope.add(Scope::ROUTES6.and(self.follows));
@@ -340,11 +409,16 @@ impl Follower {
     fn dump(&mut self, kind: Scope, sink: &mut dyn Sink) -> Result<(), Error> {
         let began = Instant::now();
         if kind == Scope::ROUTES6 {
-            (self.expiry, self.disturbed) = (None, None);
+            self.expiry = None;
+        }
+        let family = ROUTES.iter().position(|of| *of == kind);
+        if let Some(family) = family {
+            self.disturbed[family] = None;
         }
         for _ in 0..TRIES {
             let mut whole = true;
             let before = self.log.len();
+            self.boundaries = Boundaries::default();
             for (request, family) in requests(kind) {
                 // The module that answers may not be there without such an interface.
                 if *request == RTM_GETTUNNEL && !self.kernel.filters_networks() {
@@ -369,8 +443,10 @@ impl Follower {
                 // (fib6_dump_table), and may skip some without marking the dump as interrupted.
                 let quiet = kind != Scope::ROUTES6 || (!routes6_in(&self.log[before..]) && !self.announce);
                 self.kernel.finish(kind, quiet);
-                if !quiet {
-                    self.disturbed = Some(Instant::now() + DISTURBED.max(9 * began.elapsed()));
+                // That of IPv4 routes counts those to one address (fn_trie_dump_leaf).
+                let counted = kind == Scope::ROUTES4 && self.boundaries.removed_in(&self.log[before..]);
+                if let Some(family) = family.filter(|_| !quiet || counted) {
+                    self.disturbed[family] = Some(Instant::now() + DISTURBED.max(9 * began.elapsed()));
                 }
                 return Ok(());
             }
@@ -479,12 +555,11 @@ impl Follower {
             _ => (&body[..12], &[]),
         };
         let rest = self.rest();
-        let Self { events, requests, kernel, log, early: applied, buffer, dump_buffer, stats, expiry, .. } = self;
+        let Self {
+            events, requests, kernel, log, early: applied, buffer, dump_buffer, stats, expiry, boundaries, ..
+        } = self;
         let (mut lost, mut wanted) = (false, Scope::NONE);
-        // Addresses of the last routes of datagrams. The dump of the IPv4 routes to one resumes by counting those
-        // already shown (fn_trie_dump_leaf), and leaves one out if one of those has been removed.
-        let mut boundaries = HashSet::new();
-        let kernel = std::cell::RefCell::new((kernel, stats));
+        let (kernel, boundaries) = (RefCell::new((kernel, stats)), RefCell::new(boundaries));
         let dumped = requests.dump(
             request,
             body,
@@ -496,6 +571,7 @@ impl Follower {
                 match parse(message) {
                     Ok(Some(event)) => {
                         track_expiry(expiry, rest, &event);
+                        boundaries.borrow_mut().show(&event);
                         kernel.apply(event, Origin::Dump);
                     }
                     Ok(None) => {}
@@ -504,7 +580,7 @@ impl Follower {
             },
             || {
                 let (kernel, stats) = &mut *kernel.borrow_mut();
-                boundaries.extend(kernel.unfinished4());
+                boundaries.borrow_mut().end_datagram();
                 let before = log.len();
                 lost |= store_pending(events, log, buffer, stats)?;
                 let early = kind.has(LONG) && log.len() > before;
@@ -523,9 +599,6 @@ impl Follower {
         self.want(wanted);
         if lost {
             self.want_all();
-        }
-        if !boundaries.is_empty() && removes_one_of(&self.log, &boundaries) {
-            self.want(Scope::ROUTES4);
         }
         dumped
     }
@@ -652,19 +725,6 @@ fn datagrams(mut log: &[u8]) -> impl Iterator<Item = &[u8]> {
 /// Returns whether any stored notification is about an IPv6 route.
 fn routes6_in(log: &[u8]) -> bool {
     datagrams(log).any(|datagram| Messages::new(datagram).any(|message| route_kind(&message) == Some(Scope::ROUTES6)))
-}
-
-/// Returns whether any stored notification is about the removal of an IPv4 route to one of these addresses.
-fn removes_one_of(log: &[u8], addresses: &HashSet<Ipv4Addr>) -> bool {
-    let about = |message: Message<'_>| {
-        let to = match (message.kind, parse(&message)) {
-            (RTM_DELROUTE, Ok(Some(Event::Route { key, .. }))) => key.prefix.addr,
-            (RTM_DELROUTE, Ok(Some(Event::Selective { prefix, .. }))) => prefix.addr,
-            _ => return false,
-        };
-        matches!(to, IpAddr::V4(to) if addresses.contains(&to))
-    };
-    datagrams(log).any(|datagram| Messages::new(datagram).any(about))
 }
 
 /// Returns the kind of the route that a message is about; `None` if it is about something else.

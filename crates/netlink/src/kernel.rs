@@ -4,7 +4,7 @@
 mod teams;
 mod vlans;
 
-use crate::bodies::{Bodies, BodyId, Resolver};
+use crate::bodies::{Bodies, BodyId, Entry, Resolver};
 use crate::parse::{Body, Event, Leg, Object, RouteKey};
 use crate::pending::Pending;
 use crate::routes::{self, Key, Key4, Key6, Outcome, Routes};
@@ -14,7 +14,7 @@ use crate::uapi::{NETCONFA_IFINDEX_ALL, RTN_BLACKHOLE};
 use crate::vnis::Vnis;
 use bywash_fib::model::{Address, Behind, BridgeVlans, Change, Link, Mac, Member, Neighbour, Prefix, Station};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 /// Returns the resolver of a [`Kernel`], whose other fields may be borrowed meanwhile.
@@ -117,13 +117,6 @@ struct Moved {
     gone: BTreeSet<u32>,
 }
 
-impl Origin {
-    /// Returns whether tables are being read meanwhile.
-    fn is_read(self) -> bool {
-        matches!(self, Self::Early | Self::Replay)
-    }
-}
-
 /// The kernel's tables.
 #[derive(Debug, Default)]
 pub struct Kernel {
@@ -157,6 +150,10 @@ pub struct Kernel {
     moved: Moved,
     /// Kinds of routes whose dump in this reading has not ended.
     awaited: Scope,
+    /// Kind whose dump has ended, and whose notifications have not been replayed yet.
+    replayed: Scope,
+    /// Set if the reading includes routes.
+    reads_routes: bool,
     /// Key of the last route that the running dump has shown. More of its bodies may follow.
     unfinished: Option<RouteKey>,
     /// Bodies that the running dump has shown of routes that notifications have changed early since.
@@ -227,38 +224,42 @@ impl Kernel {
         any
     }
 
-    /// Returns the address of the last route that the running dump of IPv4 routes has shown.
-    pub fn unfinished4(&self) -> Option<Ipv4Addr> {
-        match self.unfinished?.prefix.addr {
-            IpAddr::V4(addr) => Some(addr),
-            IpAddr::V6(_) => None,
-        }
-    }
-
     /// Ends a dump of this kind and the replay after it.
     pub fn end_dump(&mut self, kind: Scope) {
         self.unfinished = None;
         self.awaited = self.awaited.without(kind);
+        self.replayed = Scope::NONE;
     }
 
     /// Ends a reading. Returns the kinds that must be read again because of notifications during it: when they were
     /// applied, the routes that they concern were perhaps not known yet, or have been shown since as they were before.
     pub fn end(&mut self) -> Scope {
         let Moved { links, addresses, objects, gone } = std::mem::take(&mut self.moved);
-        let body = |of: &dyn Fn(&Body) -> bool| self.bodies.iter().any(|(_, entry)| of(&entry.body));
-        let under = links.into_iter().any(|index| self.is_used(index));
-        let preferred = !addresses.is_empty() && body(&|body| addresses.iter().any(|addr| body.prefers(*addr)));
-        let hidden = objects && body(&|body| body.kind == RTN_BLACKHOLE && body.object != 0);
-        let used = !gone.is_empty() && body(&|body| gone.contains(&body.object));
+        let (mut under, mut preferred, mut hidden, mut used) = (false, false, false, false);
+        for (_, Entry { body, .. }) in self.bodies.iter() {
+            under |= body.legs.iter().any(|leg| links.contains(&leg.index));
+            preferred |= body.source.is_some_and(|source| addresses.contains(&source));
+            hidden |= objects && body.kind == RTN_BLACKHOLE && body.object != 0;
+            used |= gone.contains(&body.object);
+        }
+        let leads = |object: &Object| matches!(object, Object::Leg(leg) if links.contains(&leg.index));
+        under |= self.objects.values().any(|object| leads(&object.value));
+        under |= self.selective.values().any(|of| of.value.iter().any(|index| links.contains(index)));
         Scope::when(under, Scope::UNDER_LINKS)
             | Scope::when(preferred || hidden, Scope::ROUTES)
             | Scope::when(used, Scope::OBJECTS | Scope::ROUTES)
+    }
+
+    /// Returns whether what a notification means for routes is judged at the end of the reading.
+    fn notes(&self, origin: Origin) -> bool {
+        self.reads_routes && matches!(origin, Origin::Early | Origin::Replay)
     }
 
     /// Begins a reading of the kinds in `scope`.
     pub fn begin(&mut self, scope: Scope) {
         self.generation = self.generation.wrapping_add(1);
         self.awaited = scope.and(Scope::ROUTES);
+        self.reads_routes = !self.awaited.is_empty();
         if scope.has(Scope::ROUTES6) {
             self.generations6 = [self.generations6[1], self.generation];
         }
@@ -268,6 +269,7 @@ impl Kernel {
     /// skipped objects; then only those that the previous dump did not show either are removed.
     pub fn finish(&mut self, kind: Scope, quiet: bool) {
         self.end_dump(kind);
+        self.replayed = kind;
         let generation = self.generation;
         if kind.has(Scope::LINKS) {
             for index in unseen(&self.links, generation) {
@@ -463,7 +465,7 @@ impl Kernel {
         let turned = old.is_none_or(|old| (old.up, old.carrier) != (link.up, link.carrier));
         if origin != Origin::Dump {
             let moved = old.is_some_and(|old| old.master != link.master);
-            if origin.is_read() && (switched || turned || moved || old.is_some_and(|old| old.mtu != link.mtu)) {
+            if self.notes(origin) && (switched || turned || moved || old.is_some_and(|old| old.mtu != link.mtu)) {
                 self.moved.links.insert(index);
             }
             // The tables are read again even if this message changes nothing: the kernel sends a first message before
@@ -511,7 +513,7 @@ impl Kernel {
     }
 
     fn link_gone(&mut self, index: u32, origin: Origin) -> Scope {
-        if origin.is_read() {
+        if self.notes(origin) {
             self.moved.links.insert(index);
         }
         self.vlans.remove(&index);
@@ -588,7 +590,7 @@ impl Kernel {
         if is_new {
             self.stir_gateway(index, key.1);
         }
-        if origin.is_read() && is_new {
+        if self.notes(origin) && is_new {
             self.moved.links.insert(index);
         }
         // The first IPv4 address of a link revives its legs silently (fib_sync_up).
@@ -599,7 +601,7 @@ impl Kernel {
     }
 
     fn address_gone(&mut self, index: u32, addr: IpAddr, len: u8, origin: Origin) -> Scope {
-        if origin.is_read() {
+        if self.notes(origin) {
             self.moved.links.insert(index);
             self.moved.addresses.insert(addr);
         }
@@ -691,7 +693,7 @@ impl Kernel {
         let new = Stamped { value: object, generation: self.generation };
         let changed = self.objects.get(&id).is_none_or(|old| old.value != new.value);
         self.stirred_objects |= changed;
-        self.moved.objects |= changed && origin.is_read();
+        self.moved.objects |= changed && self.notes(origin);
         let discards = new.value == Object::Blackhole;
         self.objects.insert(id, new);
         // Routes shown as blackholes may have had the type of this object. With `nexthop_compat_mode` off, the kernel
@@ -704,7 +706,7 @@ impl Kernel {
     }
 
     fn object_gone(&mut self, id: u32, origin: Origin) -> Scope {
-        if origin.is_read() {
+        if self.notes(origin) {
             self.moved.gone.insert(id);
         }
         self.objects.remove(&id);
@@ -731,7 +733,8 @@ impl Kernel {
         let resolver = resolver!(self);
         resolver.clear_dead_marks(&mut body.legs);
         let v4 = key.prefix.addr.is_ipv4();
-        let awaited = self.awaited.has(if v4 { Scope::ROUTES4 } else { Scope::ROUTES6 });
+        let kind = if v4 { Scope::ROUTES4 } else { Scope::ROUTES6 };
+        let awaited = self.awaited.has(kind);
         let message = RouteMessage { key, body, flags, gone, origin, awaited, generation: self.generation };
         let dumped = self.unfinished.is_some_and(|of| of.prefix.addr.is_ipv4() == v4);
         let shown = Some(&mut self.shown).filter(|_| dumped && origin == Origin::Early);
@@ -740,10 +743,10 @@ impl Kernel {
             true => apply_route(&mut self.routes4, message, bodies, &resolver, pending, shown),
             false => apply_route(&mut self.routes6, message, bodies, &resolver, pending, shown),
         };
-        // A message that is replayed, or will be, may be older than the dump and does not indicate drift.
-        let newest = origin == Origin::Live || (origin == Origin::Early && !awaited);
+        // A message that may be older than a dump does not indicate drift.
+        let newest = origin == Origin::Live || !(awaited || self.replayed.has(kind));
         let drifted = outcome == Outcome::Unsure && (newest || !gone);
-        Scope::when(drifted, if v4 { Scope::ROUTES4 } else { Scope::ROUTES6 })
+        Scope::when(drifted, kind)
     }
 
     /// Resolves the bodies again that depend on changed links and next-hop objects.
@@ -811,7 +814,7 @@ fn apply_route<K: Key>(
     let v6 = key.prefix.addr.is_ipv6();
     // A body that arrived before the dump has shown the route gives way to those that it shows.
     let early = awaited && origin != Origin::Dump;
-    let stamp = if early { seen.unwrap_or(generation.wrapping_sub(1)) } else { generation };
+    let stamp = if early && seen != Some(generation) { generation.wrapping_sub(1) } else { generation };
     let first = origin == Origin::Dump && seen != Some(generation);
     if first && list.len() == 1 && *bodies.get(list[0]).body == body {
         routes.write(short, &list, generation);

@@ -22,7 +22,7 @@ fn other_readings_do_not_delay_that_of_vlans() {
 fn readings_do_not_wait_for_that_of_disturbed_routes() {
     let mut follower = Follower::new(1 << 20, Duration::ZERO, true).unwrap();
     let later = Instant::now() + Duration::from_secs(3600);
-    follower.disturbed = Some(later);
+    follower.disturbed = [None, Some(later)];
     assert_eq!(follower.due(), Some(later));
     follower.want(Scope::ROUTES4);
     assert!(follower.due().is_some_and(|due| due <= Instant::now()));
@@ -31,7 +31,7 @@ fn readings_do_not_wait_for_that_of_disturbed_routes() {
     follower.vlans = Some(Instant::now());
     follower.read(&mut |_: Change| {}).unwrap();
     assert!(follower.wanted.has(Scope::ROUTES4));
-    assert_eq!((follower.due, follower.disturbed), (Some(later), Some(later)));
+    assert_eq!((follower.due, follower.disturbed), (Some(later), [None, Some(later)]));
 }
 
 #[test]
@@ -161,4 +161,27 @@ fn changes_during_a_long_dump_do_not_wait_for_its_end() {
         }
     })
     .unwrap();
+}
+
+#[test]
+fn a_dump_may_leave_out_routes_between_the_last_of_a_datagram_and_the_first_of_the_next() {
+    let shown = |table, addr: [u8; 4]| Event::Selective {
+        table,
+        prefix: bywash_fib::model::Prefix { addr: addr.into(), len: 32 },
+        links: vec![],
+        gone: false,
+    };
+    let [a, b, c] = [1, 2, 3].map(|last| [10, 0, 0, last]);
+    let mut boundaries = Boundaries::default();
+    boundaries.show(&shown(254, a));
+    boundaries.show(&shown(254, b));
+    assert_eq!(boundaries.ranges, []);
+    boundaries.end_datagram();
+    boundaries.show(&shown(254, c));
+    boundaries.show(&shown(255, a));
+    boundaries.end_datagram();
+    boundaries.show(&shown(100, b));
+    let [a, b, c] = [a, b, c].map(u32::from_be_bytes);
+    assert_eq!(boundaries.ranges, [(b, c), (a, u32::MAX), (0, b)]);
+    assert!(!boundaries.removed_in(&[]));
 }
