@@ -82,7 +82,10 @@ struct Boundaries {
     last: Option<(u32, u32)>,
     /// Set until the next datagram shows a route.
     between: bool,
-    ranges: Vec<(u32, u32)>,
+    /// Tables, and first and last addresses.
+    ranges: Vec<(u32, u32, u32)>,
+    /// Ranges at the end and the beginning of a table.
+    outer: Vec<(u32, u32, u32)>,
 }
 
 impl Boundaries {
@@ -90,8 +93,8 @@ impl Boundaries {
         let Some((table, addr)) = ipv4_of(event) else { return };
         if let Some((of, last)) = self.last.filter(|_| std::mem::take(&mut self.between)) {
             match of == table {
-                true => self.ranges.push((last, addr)),
-                false => self.ranges.extend([(last, u32::MAX), (0, addr)]),
+                true => self.ranges.push((trie_of(table), last, addr)),
+                false => self.outer.extend([(of, last, u32::MAX), (table, 0, addr)]),
             }
         }
         self.last = Some((table, addr));
@@ -103,26 +106,31 @@ impl Boundaries {
 
     /// Returns whether stored notifications are about removals of routes in these ranges.
     fn removed_in(&mut self, log: &[u8]) -> bool {
-        let mut ranges = std::mem::take(&mut self.ranges);
-        ranges.extend(self.last.map(|(_, last)| (last, u32::MAX)).filter(|_| !ranges.is_empty()));
-        ranges.sort_unstable();
-        // Ranges of several tables may overlap.
-        let mut apart: Vec<(u32, u32)> = vec![];
-        for (first, last) in ranges {
-            match apart.last_mut() {
-                Some((_, end)) if first <= *end => *end = last.max(*end),
-                _ => apart.push((first, last)),
-            }
+        if self.ranges.is_empty() && self.outer.is_empty() {
+            return false;
         }
-        let within = |addr: u32| {
-            let after = apart.partition_point(|(first, _)| *first <= addr);
-            apart[..after].last().is_some_and(|(_, last)| addr <= *last)
-        };
+        self.outer.extend(self.last.map(|(table, last)| (table, last, u32::MAX)));
+        self.ranges.sort_unstable();
         let gone = |message: &Message<'_>| message.kind == RTM_DELROUTE && route_kind(message) == Some(Scope::ROUTES4);
-        let removed = datagrams(log).flat_map(Messages::new).filter(gone);
-        !apart.is_empty()
-            && removed.filter_map(|message| ipv4_of(&parse(&message).ok()??).map(|(_, addr)| addr)).any(within)
+        let mut removed = datagrams(log).flat_map(Messages::new).filter(gone);
+        removed.any(|message| {
+            parse(&message).ok().flatten().and_then(|event| ipv4_of(&event)).is_some_and(|of| self.has(of))
+        })
     }
+
+    fn has(&self, (table, addr): (u32, u32)) -> bool {
+        let trie = trie_of(table);
+        let after = self.ranges.partition_point(|(of, first, _)| (*of, *first) <= (trie, addr));
+        // Of two tables in one trie, ranges may overlap.
+        self.ranges[..after].iter().rev().take(2).any(|(of, _, last)| *of == trie && addr <= *last)
+            || self.outer.iter().any(|(of, first, last)| *of == table && (*first..=*last).contains(&addr))
+    }
+}
+
+/// Returns the table in whose trie the routes of a table may be: those of local are in that of main while there are no
+/// rules (fib_trie_table), and are counted with them.
+fn trie_of(table: u32) -> u32 {
+    if table == u32::from(RT_TABLE_LOCAL) { u32::from(RT_TABLE_MAIN) } else { table }
 }
 
 /// Returns the table and the address of an IPv4 route.

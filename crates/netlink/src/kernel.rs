@@ -111,8 +111,8 @@ struct Moved {
     links: BTreeSet<u32>,
     /// Addresses that went.
     addresses: BTreeSet<IpAddr>,
-    /// Set if a next-hop object changed.
-    objects: bool,
+    /// Next-hop objects that have changed and do not discard packets.
+    objects: BTreeSet<u32>,
     /// Next-hop objects that went.
     gone: BTreeSet<u32>,
 }
@@ -239,7 +239,10 @@ impl Kernel {
         for (_, Entry { body, .. }) in self.bodies.iter() {
             under |= body.legs.iter().any(|leg| links.contains(&leg.index));
             preferred |= body.source.is_some_and(|source| addresses.contains(&source));
-            hidden |= objects && body.kind == RTN_BLACKHOLE && body.object != 0;
+            hidden |= !objects.is_empty() && body.kind == RTN_BLACKHOLE && body.object != 0 && {
+                let members = || resolver!(self).members(body.object);
+                objects.contains(&body.object) || members().iter().any(|member| objects.contains(&member.0))
+            };
             used |= gone.contains(&body.object);
         }
         let leads = |object: &Object| matches!(object, Object::Leg(leg) if links.contains(&leg.index));
@@ -693,8 +696,10 @@ impl Kernel {
         let new = Stamped { value: object, generation: self.generation };
         let changed = self.objects.get(&id).is_none_or(|old| old.value != new.value);
         self.stirred_objects |= changed;
-        self.moved.objects |= changed && self.notes(origin);
         let discards = new.value == Object::Blackhole;
+        if changed && !discards && self.notes(origin) {
+            self.moved.objects.insert(id);
+        }
         self.objects.insert(id, new);
         // Routes shown as blackholes may have had the type of this object. With `nexthop_compat_mode` off, the kernel
         // does not announce them again.

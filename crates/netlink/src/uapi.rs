@@ -241,6 +241,7 @@ pub const RTPROT_STATIC: u8 = 4;
 pub const RTPROT_RA: u8 = 9;
 
 pub const RT_TABLE_MAIN: u8 = 254;
+pub const RT_TABLE_LOCAL: u8 = 255;
 pub const RTN_UNICAST: u8 = 1;
 pub const RTN_LOCAL: u8 = 2;
 pub const RTN_BROADCAST: u8 = 3;
