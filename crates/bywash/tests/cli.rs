@@ -254,7 +254,7 @@ fn benchmarks_of_buffers_say_where_figures_come_from() {
         assert!(received < 1.1 * offered && carried < 1.1 * offered, "{row:#}");
         let chained = if row["kind"] == "typewriter" { 0.0 } else { 1.0 };
         assert!((row["chained"].as_f64().unwrap() - chained).abs() < 0.01 && row["crowded"] == false, "{row:#}");
-        // One thread gets all cells of a block, whosever it is.
+        // A thread gets all cells of a block, also of one that is another thread's.
         let consecutive = if row["kind"] == "typewriter" { 0.0..0.5 } else { 0.99..1.01 };
         assert!(consecutive.contains(&row["consecutive"].as_f64().unwrap()), "{row:#}");
     }
@@ -384,7 +384,7 @@ fn a_request_that_is_refused_while_it_is_sent() {
     let listener = UnixListener::bind(&socket).unwrap();
     let refused = r#"{"error":"only for reading","hint":""}"#;
     let no_answer = format!("no answer from the instance at {}: Broken pipe (os error 32)", socket.display());
-    // What has not been read when the connection is closed resets it.
+    // The connection is reset if it is closed before everything has been read.
     for (answers, resets, told) in [
         (true, false, "flow load: only for reading"),
         (true, true, "flow load: only for reading"),

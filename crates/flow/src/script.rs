@@ -186,7 +186,7 @@ fn refusal<'a>(
     flows.flatten().find_map(missing).or_else(|| {
         groups.iter().find_map(|(user, group)| {
             let set = before.0.get(user).is_none_or(|before| !std::ptr::eq(*before, *group));
-            // What a group lacks that was there before is not the fault of these lines.
+            // A group that lacked something before is not the fault of these lines.
             let lost = |action: &&Action| match action {
                 Action::Group(id) => set || before.0.contains_key(id),
                 Action::Meter(id) => set || before.1.contains(id),
@@ -310,7 +310,7 @@ mod tests {
         assert_eq!(load(&format!("arp,actions=1\n{one}")), missing("group 2", 1));
         assert_eq!(load(&format!("{one}\n{two}")), missing("meter 3", 2));
         assert_eq!(load(&format!("{one}\n{two}\n{meter}\nactions=group:1")), Ok(4));
-        // What a group uses stays until the group has gone, or does not use it any more.
+        // Meters and groups that a group uses stay until it has gone, or no longer uses them.
         assert_eq!(load("delete meter=3"), missing("meter 3", 2));
         assert_eq!(load("delete meter=all"), missing("meter 3", 2));
         assert_eq!(load("delete group_id=2"), missing("group 2", 1));

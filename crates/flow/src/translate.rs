@@ -214,7 +214,7 @@ impl Translator {
             }
         }
         if let Err(reason) = done {
-            // As in OVS, mirrors get no copy of it either.
+            // Mirrors get no copy of it either, as in OVS.
             self.ops.truncate(from);
             return (least, Some(reason));
         }

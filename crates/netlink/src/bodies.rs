@@ -139,9 +139,7 @@ impl Bodies {
         };
         let id = match known {
             Some(id) => {
-                if let Some(Some(entry)) = self.entries.get_mut(id as usize) {
-                    entry.holders += 1;
-                }
+                self.share(id);
                 id
             }
             None => {

@@ -451,7 +451,7 @@ impl Follower {
                 // (fib6_dump_table), and may skip some without marking the dump as interrupted.
                 let quiet = kind != Scope::ROUTES6 || (!routes6_in(&self.log[before..]) && !self.announce);
                 self.kernel.finish(kind, quiet);
-                // That of IPv4 routes counts those to one address (fn_trie_dump_leaf).
+                // The dump of IPv4 routes resumes by counting those to one address (fn_trie_dump_leaf).
                 let counted = kind == Scope::ROUTES4 && self.boundaries.removed_in(&self.log[before..]);
                 if let Some(family) = family.filter(|_| !quiet || counted) {
                     self.disturbed[family] = Some(Instant::now() + DISTURBED.max(9 * began.elapsed()));

@@ -104,7 +104,7 @@ pub enum Origin {
     Replay,
 }
 
-/// What notifications were about that arrived while tables were being read.
+/// Links, addresses and next-hop objects that notifications were about while tables were being read.
 #[derive(Debug, Default)]
 struct Moved {
     /// Links that changed or went, or have gained or lost an address.
@@ -146,7 +146,7 @@ pub struct Kernel {
     /// Links whose bodies must be resolved again before anything is reported.
     stirred_links: BTreeSet<u32>,
     stirred_objects: bool,
-    /// What notifications during the reading were about, beside routes.
+    /// Subjects of the notifications during the reading, other than routes.
     moved: Moved,
     /// Kinds of routes whose dump in this reading has not ended.
     awaited: Scope,

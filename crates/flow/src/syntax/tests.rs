@@ -398,7 +398,7 @@ fn an_ipv4_address_has_four_parts() {
     flow("ip,actions=load:0x0a000001->NXM_OF_IP_SRC[]", &names).unwrap();
 }
 
-/// As OVS's dumps have it, the names for ICMP are also those for ICMPv6, and neighbour discovery does not need the
+/// The names for ICMP are also those for ICMPv6, as in OVS's dumps, and neighbour discovery does not need the
 /// code.
 #[test]
 fn either_icmp_has_the_same_names() {
@@ -446,7 +446,7 @@ fn nothing_is_sent_to_no_port() {
     }
 }
 
-/// As in OVS, `check_pkt_larger` is the exception.
+/// `check_pkt_larger` is the exception, as in OVS.
 #[test]
 fn fields_of_actions_have_their_prerequisites() {
     for action in [

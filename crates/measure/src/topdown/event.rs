@@ -31,7 +31,7 @@ const NAMES: &[(Event, &str, f64)] = &[
     (Event::Cycles, "CPU_CLK_UNHALTED.THREAD_P", 1.0),
     (Event::Cycles, "cycles", 1.0),
     (Event::Cycles, "cpu-cycles", 1.0),
-    // As perf prints it: scaled to four slots per cycle by the factor that the kernel names beside the event.
+    // Perf prints it scaled to four slots per cycle by the factor that the kernel names beside the event.
     (Event::Cycles, "topdown-total-slots", 0.25),
     (Event::Instructions, "INST_RETIRED.ANY", 1.0),
     (Event::Instructions, "INST_RETIRED.ANY_P", 1.0),

@@ -38,6 +38,13 @@ fn route(addr: IpAddr, ignored: bool) -> Event {
     Event::Route { key, body, flags: 0, gone: false, expires: None }
 }
 
+/// Returns a message about a route by a leg over the link `index`.
+fn route_by(to: IpAddr, index: u32, flags: u16, gone: bool) -> Event {
+    let Event::Route { key, mut body, expires, .. } = route(to, false) else { unreachable!() };
+    body.legs[0].index = index;
+    Event::Route { key, body, flags, gone, expires }
+}
+
 fn alive(kernel: &mut Kernel) -> Option<bool> {
     let mut alive = None;
     kernel.report(|change| {
@@ -429,9 +436,7 @@ fn a_route_is_not_reported_while_its_dump_may_show_more_of_it() {
 #[test]
 fn early_changes_and_their_replay_give_the_kernels_order() {
     let to: IpAddr = [192, 0, 2, 0].into();
-    let Event::Route { key, body, .. } = route(to, false) else { unreachable!() };
-    let by = |index| Body { legs: vec![Leg { index, ..body.legs[0].clone() }], ..body.clone() };
-    let event = |index, flags, gone| Event::Route { key, body: by(index), flags, gone, expires: None };
+    let event = |index, flags, gone| route_by(to, index, flags, gone);
     let shown = |index| event(index, 0, false);
     let other = || route([192, 0, 3, 0].into(), false);
     let hop = |kernel: &mut Kernel| {
@@ -501,9 +506,8 @@ fn early_changes_and_their_replay_give_the_kernels_order() {
 #[test]
 fn routes_replayed_before_their_dump_are_not_those_that_it_shows() {
     let to: IpAddr = [192, 0, 2, 0].into();
-    let Event::Route { key, body, .. } = route(to, false) else { unreachable!() };
-    let by = |index| Body { legs: vec![Leg { index, ..body.legs[0].clone() }], ..body.clone() };
-    let event = |index, flags, gone| Event::Route { key, body: by(index), flags, gone, expires: None };
+    let Event::Route { key, .. } = route(to, false) else { unreachable!() };
+    let event = |index, flags, gone| route_by(to, index, flags, gone);
     // The messages about the replacement of 10 by 11 were lost.
     for (message, shown, wanted) in [
         (event(11, 0, true), vec![], vec![]),
