@@ -307,12 +307,12 @@ fn flowtables() {
     require!(require_lab(), has_tool("nft"));
     let namespace = router("nftflow");
     let table = "flowtable f { hook ingress priority 0; devices = { p0, p1 }; }\n";
-    let empty = format!("table inet t {{\n {table} }}\n");
+    let empty = format!("table inet t {{\n {} }}\n", table.replace(", p1", ""));
     if !load(&namespace, &empty) {
         bywash_lab::skip!("this kernel has no flow tables");
     }
     // Connections that are in it are forwarded whatever the rules.
-    assert_eq!(short(&effects(&namespace)), ["in46(p0 p1) connections in the flow table"]);
+    assert_eq!(short(&effects(&namespace)), ["in46(p0) connections in the flow table"]);
     let used = "chain c { type filter hook forward priority 0; iifname p0 flow add @f; }";
     assert!(load(&namespace, &format!("flush ruleset\ntable inet t {{\n {table} {used}\n}}\n")));
     assert_eq!(short(&effects(&namespace)), ["all46 flow add", "fragments46"]);
