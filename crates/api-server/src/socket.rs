@@ -192,8 +192,8 @@ fn vacate(path: &Path) -> anyhow::Result<()> {
     }
     match UnixStream::connect(path) {
         Ok(stream) => {
-            let pid = rustix::net::sockopt::socket_peercred(&stream).map(|peer| peer.pid.as_raw_nonzero());
-            let pid = pid.map_or_else(|_| String::new(), |pid| format!(", pid {pid}"));
+            let pid = broker::peer(&stream).ok().and_then(|peer| peer.pid);
+            let pid = pid.map_or_else(String::new, |pid| format!(", pid {pid}"));
             bail!("already runs{pid}, at {name}: stop it, or give this one another --socket")
         }
         Err(why) if why.kind() == std::io::ErrorKind::ConnectionRefused => Ok(()),

@@ -27,9 +27,7 @@ use bywash_port::af_xdp::Attachment;
 use bywash_port::broker;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with, sockopt,
-};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::Permissions;
@@ -94,11 +92,12 @@ impl Line {
         poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&Timespec::default())).is_ok_and(|n| n > 0)
     }
 
-    /// Returns the pid of the peer. Errors if it runs as another user.
+    /// Returns the pid of the peer. Errors if it runs as another user, or in a PID namespace that cannot be seen.
     pub fn peer(&self) -> anyhow::Result<i32> {
-        let peer = sockopt::socket_peercred(&self.0)?;
-        ensure!(peer.uid == sandbox::started_as(), "pid {} runs as another user", peer.pid.as_raw_nonzero());
-        Ok(peer.pid.as_raw_nonzero().get())
+        let peer = broker::peer(&self.0)?;
+        let pid = peer.pid.context("it is in another PID namespace")?;
+        ensure!(peer.user == sandbox::started_as().as_raw(), "pid {pid} runs as another user");
+        Ok(pid)
     }
 }
 
@@ -176,6 +175,14 @@ impl Predecessor {
         if !client::answers(api) {
             return Ok(None);
         }
+        let running = broker::peer(&UnixStream::connect(api)?)?;
+        let pid = running.pid.context("the running instance is in another PID namespace")?;
+        // Ports are handed over by their interfaces' names, which mean other interfaces there.
+        ensure!(
+            running.shares_network().with_context(|| format!("cannot see the network namespace of pid {pid}"))?,
+            "pid {pid} at {} runs in another network namespace: give this instance another --socket",
+            api.display()
+        );
         let meeting = Meeting::open(api).context("a socket for the running instance")?;
         // A busy instance may take its time, and one that hangs the whole time limit.
         tracing::info!("asking the running instance at {} for its ports", api.display());
@@ -184,7 +191,6 @@ impl Predecessor {
         let line = meeting.accept()?;
         // The peer may be the broker: a process in its sandbox does not connect itself.
         line.peer()?;
-        let pid = sockopt::socket_peercred(UnixStream::connect(api)?)?.pid.as_raw_nonzero().get();
         let ports = ports(&line, STEP)?;
         tracing::info!("taking over from pid {pid}");
         Ok(Some(Self { line, pid, ports, let_go: None }))

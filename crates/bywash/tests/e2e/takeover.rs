@@ -4,7 +4,7 @@
 use crate::faults::forwards;
 use crate::harness::{Bywash, PATIENCE, alone, assert_detached, bywash, program};
 use crate::load;
-use bywash_lab::{Process, Snapshot, Topology, require, require_lab, wait_until};
+use bywash_lab::{Namespace, Process, Snapshot, Topology, require, require_lab, wait_until};
 use rustix::process::Signal;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -18,9 +18,13 @@ fn lab() -> Topology {
 
 /// Starts another `bywash run`, with `--takeover`, at the same socket.
 pub fn next(lab: &Topology, socket: &Path, arguments: &[&str]) -> Process {
+    next_in(lab.r(), socket, arguments)
+}
+
+fn next_in(namespace: &Namespace, socket: &Path, arguments: &[&str]) -> Process {
     let program = program();
     let argv = [&[program.as_str(), "run", "--takeover", "--socket", socket.to_str().unwrap()], arguments].concat();
-    lab.r().spawn(&argv).unwrap()
+    namespace.spawn(&argv).unwrap()
 }
 
 /// Returns the level of a port, from the process that answers at the socket.
@@ -144,11 +148,17 @@ fn a_takeover_that_fails_leaves_the_running_one() {
     let lab = lab();
     let running = Bywash::run(lab.r(), &["--xdp", "native", "r0", "r1"]);
     let before = Snapshot::of(lab.r()).unwrap();
+    // In the other namespace the interfaces have other programs, even those of the same names.
+    let of_other = [lab.a().interface.as_str()];
     let ((), loss) = load::during(&lab, load::rate(), || {
-        for arguments in [&["--xdp", "generic", "r0", "r1"][..], &["r0", "r1", "nosuch0"]] {
-            let mut process = next(&lab, &running.socket(), arguments);
+        for (namespace, arguments, why) in [
+            (lab.r(), &["--xdp", "generic", "r0", "r1"][..], "its XDP program is native"),
+            (lab.r(), &["r0", "r1", "nosuch0"], "no interface nosuch0"),
+            (&lab.a().ns, &of_other, "runs in another network namespace"),
+        ] {
+            let mut process = next_in(namespace, &running.socket(), arguments);
             let status = process.wait(PATIENCE).unwrap();
-            assert!(!status.success(), "{arguments:?}: {}", process.output());
+            assert!(!status.success() && process.output().contains(why), "{arguments:?}: {}", process.output());
             println!("{arguments:?}: {}", process.output().lines().last().unwrap_or_default());
         }
     });

@@ -87,6 +87,14 @@ impl Attached {
         Ok(id)
     }
 
+    /// Returns the index, in its own network namespace, of the interface to which the program is attached; 0 if the
+    /// interface is gone.
+    pub(super) fn ifindex(&self) -> io::Result<u32> {
+        // The fourth word pads the header; XDP's and tcx's parts of the union begin with the index.
+        let [_, _, _, _, ifindex] = info(self.0.as_fd())?;
+        Ok(ifindex)
+    }
+
     /// Replaces the attached program atomically by another loaded one of the same type: each frame is processed by one
     /// of the two.
     pub(super) fn replace(&self, program: BorrowedFd<'_>) -> io::Result<()> {

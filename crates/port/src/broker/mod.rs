@@ -10,10 +10,12 @@
 
 mod files;
 mod lock;
+mod peer;
 mod serve;
 mod wire;
 
 pub use lock::NameLock;
+pub use peer::{Peer, peer};
 pub use serve::{Policy, serve};
 pub use wire::{receive, receive_into, send};
 

@@ -4,7 +4,6 @@ use super::message::{Message, SIZE};
 use super::refusal::Refusal;
 use crate::broker;
 use rustix::io::Errno;
-use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
     SocketFlags, accept_with, recvmsg, sendmsg,
@@ -64,11 +63,11 @@ impl Channel {
     /// root, the user of this process, or `peer`.
     pub fn connect(name: &Path, peer: Option<u32>) -> std::io::Result<Self> {
         let fd = broker::connect(name, None)?;
-        let user = socket_peercred(&fd)?.uid;
-        if user.is_root() || user == geteuid() || peer == Some(user.as_raw()) {
+        let user = broker::peer(&fd)?.user;
+        if user == 0 || user == geteuid().as_raw() || peer == Some(user) {
             return Ok(Self(fd));
         }
-        let why = format!("the server runs as user {}, who is not trusted: `peer` names one who is", user.as_raw());
+        let why = format!("the server runs as user {user}, who is not trusted: `peer` names one who is");
         Err(Error::new(ErrorKind::PermissionDenied, why))
     }
 
