@@ -193,12 +193,14 @@ impl Recorder {
 }
 
 impl Records {
-    /// Takes all records from the ring and passes them to `each`; returns how many there were.
+    /// Takes the records that are in the ring now, and passes them to `each`; returns how many there were. Records
+    /// that the worker adds meanwhile stay, so that this ends however fast it adds them.
     pub fn drain(&mut self, mut each: impl FnMut(Record<'_>) -> std::io::Result<()>) -> std::io::Result<usize> {
         let mut n = 0;
         let mut head = [0u8; HEAD];
+        let mut left = self.ring.slots();
         // A record is put in as a whole, so its bytes follow its header.
-        while self.ring.pop_entire_slice(&mut head).is_ok() {
+        while left > 0 && self.ring.pop_entire_slice(&mut head).is_ok() {
             let word = |at: usize| u32::from_ne_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
             let mut time = [0; 8];
             time.copy_from_slice(&head[..8]);
@@ -206,6 +208,7 @@ impl Records {
             if self.ring.pop_entire_slice(&mut self.bytes).is_err() {
                 return Err(std::io::Error::other("the capture ring is corrupt: a record header without its bytes"));
             }
+            left = left.saturating_sub(HEAD + self.bytes.len());
             let happened = match head[18] {
                 RX => Happened::Received,
                 TX => Happened::Sent,
