@@ -232,13 +232,13 @@ pub const LOSSES: [&str; 4] = ["rx-no-buffer", "rx-ring-full", "invalid-descript
 
 /// Adds the packets of a port that the kernel or the driver lost, on receiving or on sending.
 pub fn add_losses(all: &mut Drops, port: &str, ends: &[Arc<bywash_port::PortCounters>]) {
+    let mut counts = [0; LOSSES.len()];
     for c in ends {
-        let counts = [&c.rx_no_buffer, &c.rx_ring_full, &c.invalid, &c.tx_refused].map(|counter| counter.get());
-        for (reason, n) in LOSSES.into_iter().zip(counts) {
-            if n > 0 {
-                all.drops.push(DropCount { port: port.into(), reason: reason.into(), packets: n });
-            }
-        }
+        let of_end = [&c.rx_no_buffer, &c.rx_ring_full, &c.invalid, &c.tx_refused];
+        counts.iter_mut().zip(of_end).for_each(|(sum, counter)| *sum += counter.get());
+    }
+    for (reason, packets) in LOSSES.into_iter().zip(counts).filter(|(_, n)| *n > 0) {
+        all.drops.push(DropCount { port: port.into(), reason: reason.into(), packets });
     }
 }
 
@@ -257,5 +257,23 @@ pub fn health(mode: &str, started: Instant) -> Health {
         mode: mode.into(),
         pid: std::process::id().into(),
         uptime_s: started.elapsed().as_secs(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Readers find a row by its port and reason.
+    #[test]
+    fn losses_of_all_ends_of_a_port_are_one_row() {
+        let ends: [Arc<bywash_port::PortCounters>; 2] = Default::default();
+        ends[0].rx_no_buffer.set(10);
+        ends[1].rx_no_buffer.set(5_000);
+        ends[1].tx_refused.set(1);
+        let mut all = Drops::default();
+        add_losses(&mut all, "up", &ends);
+        let rows: Vec<_> = all.drops.iter().map(|row| (row.reason.as_str(), row.packets)).collect();
+        assert_eq!(rows, [("rx-no-buffer", 5_010), ("tx-refused", 1)]);
     }
 }
