@@ -10,6 +10,7 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
+use std::os::fd::AsFd;
 use std::panic::AssertUnwindSafe;
 use std::process::ExitCode;
 use std::sync::{Condvar, Mutex, OnceLock};
@@ -42,13 +43,20 @@ pub fn init(level: Option<&str>, default: &str) -> anyhow::Result<()> {
     let builder = tracing_subscriber::fmt().with_max_level(Level::TRACE).with_writer(|| Stderr);
     let terminal = std::io::stderr().is_terminal();
     // Fails only if logging is set up already, as in a test.
-    let _ = if !terminal && std::env::var_os("JOURNAL_STREAM").is_some() {
+    let _ = if is_journal(std::io::stderr(), std::env::var("JOURNAL_STREAM").ok().as_deref()) {
         builder.with_ansi(false).event_format(Journal).finish().with(filter).try_init()
     } else {
         let colours = terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
         builder.with_ansi(colours).with_target(false).with_timer(time::uptime()).finish().with(filter).try_init()
     };
     Ok(())
+}
+
+/// Returns whether `stream` is the connection to journald that JOURNAL_STREAM names by its device and inode
+/// (systemd.exec(5)): a service's stderr may be a file although its stdout is the journal.
+fn is_journal(stream: impl AsFd, variable: Option<&str>) -> bool {
+    let file = rustix::fs::fstat(stream);
+    file.is_ok_and(|file| variable == Some(&format!("{}:{}", file.st_dev, file.st_ino)))
 }
 
 /// Octets of lines that wait for the reader of stderr, at most.
@@ -312,6 +320,15 @@ mod tests {
         });
         let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
         assert_eq!(text, "<4>link down port=\"eth0\"\n<3>start{n=2}: no memory\n");
+    }
+
+    #[test]
+    fn the_journal_is_the_stream_of_its_device_and_inode() {
+        let (stream, other) = (tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap());
+        let file = rustix::fs::fstat(&stream).unwrap();
+        let variable = format!("{}:{}", file.st_dev, file.st_ino);
+        assert!(is_journal(&stream, Some(&variable)));
+        assert!(!is_journal(&other, Some(&variable)) && !is_journal(&stream, None));
     }
 
     /// A writer that stalls after each line until it is told to go on.
