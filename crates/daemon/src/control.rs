@@ -101,17 +101,10 @@ impl Runtime {
 
     /// Runs until `stop` is set, a new process takes over, or a worker ends, which is an error. Applies the kernel's
     /// changes and serves requests meanwhile. `reload` and `upgrade` are set by signals.
-    pub fn follow(
-        &mut self,
-        (stop, reload, upgrade): (&AtomicBool, &AtomicBool, &AtomicBool),
-        notifier: &mut Notifier,
-    ) -> anyhow::Result<End> {
+    pub fn follow(&mut self, (stop, reload, upgrade): (&AtomicBool, &AtomicBool, &AtomicBool)) -> anyhow::Result<End> {
         let mut tick = TICK;
         while !stop.load(Ordering::Acquire) {
-            // While a worker hangs, leave the watchdog unserved, so that the service manager restarts the process.
-            if self.shared.halted().is_none() {
-                notifier.alive();
-            }
+            self.alive();
             let mut busy = self.apply_changes(tick)?;
             if let Some(successor) = &self.successor {
                 match successor.wants_all(&self.shared) {
@@ -271,8 +264,11 @@ impl Runtime {
         crate::step::reached("handover-closed");
         // The successor has the queues, so there is nothing to wait for.
         let mut told = Ok(());
-        self.take_apart(|| told = successor.iter().try_for_each(Successor::gone), Duration::ZERO);
-        told.map(|()| successor)
+        let notifier = self.take_apart(|| told = successor.iter().try_for_each(Successor::gone), Duration::ZERO);
+        told?;
+        crate::step::reached("handover-gone");
+        successor.iter().for_each(|successor| notifier.followed_by(successor.pid));
+        Ok(successor)
     }
 
     /// Takes everything apart, the XDP programs first.
@@ -284,8 +280,8 @@ impl Runtime {
     }
 
     /// Ends the workers once the frames they hold are forwarded, then everything else. `closed` is called when the
-    /// sockets are closed. `settle` is the longest wait for the kernel to release them.
-    fn take_apart(self, closed: impl FnOnce(), settle: Duration) {
+    /// sockets are closed. `settle` is the longest wait for the kernel to release them. Returns the notifier.
+    fn take_apart(self, closed: impl FnOnce(), settle: Duration) -> Notifier {
         std::thread::sleep(LAST_FRAMES);
         for worker in &self.shared.workers {
             if let WorkerExit::Panicked(why) = worker.handle.stop() {
@@ -295,7 +291,7 @@ impl Runtime {
         crate::step::reached("stop-workers");
         self.shared.ports().values_mut().for_each(|slot| slot.xdp = None);
         closed();
-        let Self { shared, mode, .. } = self;
+        let Self { shared, mode, notifier, .. } = self;
         mode.stop();
         let held = shared.umem.settle(&mut Buffers::attach(&shared.pools, 0), settle);
         let (missing, wrong) = shared.pools.verify();
@@ -306,5 +302,6 @@ impl Runtime {
         } else {
             tracing::error!("audit: {} of {cells} cells are missing, {} misplaced: a bug", missing.len(), wrong.len());
         }
+        notifier
     }
 }

@@ -166,7 +166,7 @@ fn forward(
     confined: impl FnOnce(),
 ) -> anyhow::Result<End> {
     // The notifier's socket cannot be made in the sandbox.
-    let mut notifier = Notifier::from_environment();
+    let notifier = Notifier::from_environment();
     bywash_port::af_xdp::learn_programs();
     if config.mode == Mode::Cmts {
         bywash_docsis::seal::load_library();
@@ -180,7 +180,7 @@ fn forward(
         tracing::warn!("in the sandbox the configuration cannot be read again, and `reload` will fail: {why}");
     }
     step::reached("start-sandbox");
-    let mut runtime = match Runtime::start(config, source, journal, predecessor.as_deref_mut(), stop) {
+    let mut runtime = match Runtime::start(config, source, journal, predecessor.as_deref_mut(), (stop, notifier)) {
         Ok(runtime) => runtime,
         Err(why) if why.is::<start::Stopped>() => {
             tracing::info!("stopped before anything was forwarded");
@@ -208,7 +208,7 @@ fn forward(
     let switches = runtime.kernel_switches();
     if switches.is_empty() {
         tracing::info!("forwarding; `bywash show ports` shows how, Ctrl-C ends it");
-        notifier.ready("forwarding");
+        runtime.notifier.ready("forwarding");
     } else {
         tracing::warn!(
             "started, but nothing is forwarded, because IP forwarding is off in the kernel: run `sysctl -w {}`; no \
@@ -216,20 +216,18 @@ fn forward(
             switches.join(" ")
         );
         // The status does not say why nothing is forwarded: that may change at any time.
-        notifier.ready("running");
+        runtime.notifier.ready("running");
     }
-    let result = runtime.follow((stop, reload, upgrade), &mut notifier);
+    let result = runtime.follow((stop, reload, upgrade));
     if let Ok(End::TakenOver) = result {
         step::reached("handover-asked");
         let successor = runtime.hand_over()?;
-        step::reached("handover-gone");
-        successor.iter().for_each(|successor| notifier.followed_by(successor.pid));
         drop(api);
         // The new process waits for this connection to close. By then the API's socket is closed, too.
         drop(successor);
         return result;
     }
-    notifier.stopping();
+    runtime.notifier.stopping();
     step::reached("stop-asked");
     drop(api);
     if stop.load(Ordering::Acquire) {
@@ -257,6 +255,8 @@ pub struct Restored {
     pub failed: Vec<String>,
     /// Interfaces with changes of instances that run, which are left alone.
     pub running: BTreeSet<String>,
+    /// Number of instances that run in this network namespace.
+    pub instances: usize,
     /// Number of journals that were removed, because their network namespace is gone.
     pub removed: usize,
 }
@@ -268,7 +268,7 @@ pub fn restore() -> anyhow::Result<Restored> {
     if let Some(path) = denied.first() {
         anyhow::bail!("cannot lock {}: Permission denied", path.display());
     }
-    let mut done = Restored { removed: journal::remove_orphans(), ..Restored::default() };
+    let mut done = Restored { removed: journal::remove_orphans(), instances: running.len(), ..Restored::default() };
     for (path, lock) in left {
         let mut journal = Journal::open(path)?;
         done.changes.extend(journal.changes().iter().map(|change| serde_json::json!(change)));

@@ -130,6 +130,7 @@ impl Runtime {
         before: &[(u32, usize)],
         xdp: Option<Xdp>,
     ) -> anyhow::Result<()> {
+        self.alive();
         let (id, at) = (back.id, usize::from(back.id.0));
         if config.kind != PortKind::AfXdp {
             self.still_works(id)?;

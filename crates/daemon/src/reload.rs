@@ -18,6 +18,7 @@ use bywash_config::{Config, Host, Level, Mode, PortConfig, PortKind};
 use bywash_engine::{Change, PortId};
 use bywash_port::af_xdp::{Below, LinkInfo};
 use bywash_sync::lock;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
 
 /// Action that undoes a step.
@@ -39,8 +40,8 @@ impl Undo {
 }
 
 impl Shared {
-    /// Reads the configuration, and returns it with the steps from the running one.
-    fn read(&self) -> Result<(Config, Vec<Step>), String> {
+    /// Reads the configuration, and returns it with the number of this reading and the steps from the running one.
+    fn read(&self) -> Result<(Config, u64, Vec<Step>), String> {
         if !self.source.file {
             return Err(
                 "no configuration file to read again: the instance was started without --config; restart bywash with \
@@ -48,6 +49,7 @@ impl Shared {
                     .into(),
             );
         }
+        let reading = 1 + self.readings.fetch_add(1, Ordering::SeqCst);
         let gone = |slot: &PortSlot| slot.config.interface.clone().filter(|_| slot.is_gone());
         let awaited = self.ports().values().filter_map(gone).collect();
         let new = (self.source.read)(awaited).map_err(|wrong| {
@@ -58,7 +60,7 @@ impl Shared {
             format!("nothing changed:{between}{text}")
         })?;
         let steps = self.steps(&new).map_err(|e| format!("nothing changed: {e:#}"))?;
-        Ok((new, steps))
+        Ok((new, reading, steps))
     }
 
     /// Returns the steps from the running configuration to `new`. Logs nothing: they may be for a dry run.
@@ -93,13 +95,13 @@ impl Shared {
 
     /// Serves the API: reloads, and returns what changed; with `dry`, only returns what would change.
     pub fn reload(&self, dry: bool) -> Result<Vec<String>, String> {
-        let (new, steps) = self.read()?;
+        let (new, reading, steps) = self.read()?;
         if dry {
             let read = self.view.reread(&new, false).map_err(|why| format!("nothing changed: {why:#}"))?;
             return Ok(steps.iter().map(Step::to_string).chain(read).collect());
         }
         let (answer, done) = mpsc::channel();
-        let asked = lock(&self.asks).send(Ask::Reload(Box::new(new), answer));
+        let asked = lock(&self.asks).send(Ask::Reload(Box::new(new), reading, answer));
         asked.map_err(|_| "bywash is ending")?;
         done.recv().map_err(|_| "bywash is ending")?
     }
@@ -116,9 +118,14 @@ impl Shared {
 impl Runtime {
     pub fn handle(&mut self, ask: Ask) {
         match ask {
-            Ask::Reload(config, answer) => {
+            Ask::Reload(config, reading, answer) => {
+                // A later reading may have been applied already: this one would bring back what the file no longer says.
+                let done = match reading < self.reading {
+                    true => self.read_and_reload(),
+                    false => self.reload(*config, reading),
+                };
                 // The client may have gone.
-                let _ = answer.send(self.reload(*config));
+                let _ = answer.send(done);
             }
             Ask::TakeOver(socket, answer) => {
                 let met = Successor::meet(&socket, &self.shared).map(|successor| self.successor = Some(successor));
@@ -129,16 +136,20 @@ impl Runtime {
 
     /// Reloads after SIGHUP, and logs the result.
     pub fn reload_by_signal(&mut self) {
-        match self.shared.read().and_then(|(new, _)| self.reload(new)) {
+        match self.read_and_reload() {
             Ok(changes) if changes.is_empty() => tracing::info!("reload: nothing to change"),
             Ok(_) => {}
             Err(why) => tracing::error!("reload: {why}"),
         }
     }
 
+    fn read_and_reload(&mut self) -> Result<Vec<String>, String> {
+        self.shared.read().and_then(|(new, reading, _)| self.reload(new, reading))
+    }
+
     /// Applies `new`, and returns what changed. After an error everything is as before, except for what it says could
     /// not be undone.
-    fn reload(&mut self, new: Config) -> Result<Vec<String>, String> {
+    fn reload(&mut self, new: Config, reading: u64) -> Result<Vec<String>, String> {
         let unchanged = |why: anyhow::Error| format!("nothing changed: {why:#}");
         let steps = self.prepare(&new).map_err(unchanged)?;
         let mut undo = vec![];
@@ -153,6 +164,7 @@ impl Runtime {
             }
         };
         *lock(&self.shared.config) = Arc::new(new);
+        self.reading = reading;
         crate::step::reached("reload-done");
         let lines: Vec<String> = steps.iter().map(Step::to_string).chain(read).collect();
         lines.iter().for_each(|line| tracing::info!("reload: {line}"));
@@ -285,6 +297,7 @@ impl Runtime {
     /// Adds a port under this number: opens it, gives it to its workers, adds it to the control half, and last enables
     /// its program.
     fn add_port_at(&mut self, at: usize, port: &PortConfig, level: Option<Level>) -> anyhow::Result<()> {
+        self.alive();
         let places = places(port, at, self.shared.workers.len())?;
         let mut journal = self.shared.journal()?;
         let of_queue = |queue| self.shared.buffers(&places, queue);
@@ -361,14 +374,12 @@ impl Runtime {
             match done {
                 Ok(failed) => {
                     for (change, e) in failed {
-                        tracing::warn!(
-                            "{interface}: cannot restore {}: {e}; run `bywash restore` to try again",
-                            change.feature
-                        );
+                        let feature = change.feature;
+                        tracing::warn!("{interface}: cannot restore {feature}: {e}; bywash tries again when it ends");
                     }
                 }
                 Err(e) => {
-                    tracing::warn!("{interface}: cannot restore its settings: {e}; run `bywash restore` to try again")
+                    tracing::warn!("{interface}: cannot restore its settings: {e}; bywash tries again when it ends")
                 }
             }
         }

@@ -1,6 +1,7 @@
 //! The running instance, as the control loop changes it.
 
 use crate::modes;
+use crate::notify::Notifier;
 use crate::ports::{Opened, Opener};
 use crate::relations::Relations;
 use crate::shared::{Ask, Shared};
@@ -26,7 +27,10 @@ pub struct Runtime {
     pub opener: Opener,
     pub mirror: Mirror,
     pub mode: Box<dyn modes::Control>,
+    pub notifier: Notifier,
     pub asked_for: mpsc::Receiver<Ask>,
+    /// Number of the reading of the configuration that is in effect.
+    pub reading: u64,
     /// Process that prepares to take over.
     pub successor: Option<Successor>,
     pub sampled: Instant,
@@ -47,6 +51,14 @@ pub struct Runtime {
 }
 
 impl Runtime {
+    /// Serves the service manager's watchdog, which restarts a process that does not. Called before each step that may
+    /// take seconds. While a worker hangs, nothing is served, so that the process is restarted.
+    pub fn alive(&mut self) {
+        if self.shared.halted().is_none() {
+            self.notifier.alive();
+        }
+    }
+
     /// Gives the ends of a port to its workers: `queues` are its queues, each with its worker. Those of a new port get
     /// TX queues, whose statistics are appended to `tx`. If it is `None`, they replace the port's earlier ends and keep
     /// its TX queues and counters.

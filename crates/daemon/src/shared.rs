@@ -11,6 +11,7 @@ use bywash_frame::{Buffers, PoolSet};
 use bywash_port::af_xdp::{self, Journal, Umem};
 use bywash_sync::lock;
 use std::collections::BTreeMap;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, mpsc};
 use std::time::Instant;
 
@@ -27,6 +28,8 @@ pub struct Shared {
     pub config: Mutex<Arc<Config>>,
     /// Reads the configuration again, for a reload.
     pub source: Source,
+    /// Number of readings begun.
+    pub readings: AtomicU64,
     /// Requests to the control loop.
     pub asks: Mutex<mpsc::Sender<Ask>>,
     pub pools: Arc<PoolSet>,
@@ -122,8 +125,9 @@ pub struct Source {
 
 /// Request to the control loop.
 pub enum Ask {
-    /// Applies this configuration; answers with what changed, or why nothing did.
-    Reload(Box<Config>, mpsc::Sender<Result<Vec<String>, String>>),
+    /// Applies this configuration, which was read as the reading of that number; answers with what changed, or why
+    /// nothing did.
+    Reload(Box<Config>, u64, mpsc::Sender<Result<Vec<String>, String>>),
     /// Connects to the process that takes over, at this socket.
     TakeOver(String, mpsc::Sender<Result<(), String>>),
 }

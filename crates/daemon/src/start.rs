@@ -2,6 +2,7 @@
 
 use crate::choice::{Choice, Ways, pool_users};
 use crate::modes::{self, Parts, Setup};
+use crate::notify::Notifier;
 use crate::pools::log_place;
 use crate::ports::{Dpdk, Opened, Opener, queues};
 use crate::relations::Relations;
@@ -24,7 +25,7 @@ use bywash_router::xdp::{Targets, XdpTableSink};
 use bywash_sync::{Qsbr, clock};
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::resume_unwind;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -251,7 +252,7 @@ impl Runtime {
         source: Source,
         journal: &mut Journal,
         mut predecessor: Option<&mut Predecessor>,
-        stop: &AtomicBool,
+        (stop, notifier): (&AtomicBool, Notifier),
     ) -> anyhow::Result<Self> {
         let mut heap = Heap::new();
         // Follow the kernel before anything else, so that no change from here on is missed.
@@ -309,6 +310,7 @@ impl Runtime {
         let shared = Arc::new(Shared {
             started: Instant::now(),
             source,
+            readings: AtomicU64::new(0),
             asks: Mutex::new(asks),
             pools,
             umem: opener.umem.clone(),
@@ -327,7 +329,9 @@ impl Runtime {
             opener,
             mirror,
             mode,
+            notifier,
             asked_for,
+            reading: 0,
             successor: None,
             sampled: Instant::now(),
             heap,

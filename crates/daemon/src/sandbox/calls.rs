@@ -67,17 +67,11 @@ const ABOUT: Calls = calls! {
 const USES: [u64; 10] = [1, 2, 3, 4, 10, 15, 16, 17, 28, 29];
 
 /// Older variants of the calls above, which the C library still uses.
-#[cfg(target_arch = "x86_64")]
 const OLDER: Calls = calls! {
     SYS_open SYS_stat SYS_lstat SYS_access SYS_readlink SYS_dup2 SYS_pipe SYS_poll SYS_select SYS_epoll_create
     SYS_epoll_wait SYS_eventfd SYS_time SYS_getrlimit
 };
-#[cfg(target_arch = "x86_64")]
 const NAMES_OLDER: Calls = calls! { SYS_mkdir SYS_rmdir SYS_unlink SYS_rename SYS_chmod SYS_chown };
-#[cfg(not(target_arch = "x86_64"))]
-const OLDER: Calls = &[];
-#[cfg(not(target_arch = "x86_64"))]
-const NAMES_OLDER: Calls = &[];
 
 /// Calls that [`filter`] allows only with certain arguments.
 const WITHIN: &[(&str, libc::c_long)] = calls! {
@@ -148,7 +142,7 @@ fn sending() -> BpfProgram {
     // linux/bpf_common.h; offsets in struct seccomp_data (linux/seccomp.h); linux/audit.h.
     let (load, equal, ret) = (0x20, 0x15, 0x06);
     let (number, architecture, first_argument) = (0, 4, 16);
-    let native = if cfg!(target_arch = "x86_64") { 0xc000_003e } else { 0xc000_00b7 };
+    let native = 0xc000_003e;
     let test_run = 10;
     let step = |code, jf, k| sock_filter { code, jt: 0, jf, k };
     vec![
@@ -172,10 +166,7 @@ const OF_BROKER: Calls = calls! {
     SYS_ftruncate SYS_fchmod SYS_unlinkat SYS_mkdirat SYS_renameat SYS_renameat2 SYS_flock SYS_geteuid
     SYS_clock_nanosleep SYS_rseq SYS_set_robust_list
 };
-#[cfg(target_arch = "x86_64")]
 const OF_BROKER_OLDER: Calls = calls! { SYS_open SYS_stat SYS_lstat SYS_readlink SYS_unlink SYS_mkdir SYS_rename };
-#[cfg(not(target_arch = "x86_64"))]
-const OF_BROKER_OLDER: Calls = &[];
 
 /// Builds the filter of the broker, as [`filter`].
 pub fn of_broker() -> Result<BpfProgram, BackendError> {
@@ -265,7 +256,6 @@ mod tests {
     }
 
     #[test]
-    #[cfg(target_arch = "x86_64")]
     fn no_further_memory_can_be_executed() {
         let (read, write, exec) = (libc::PROT_READ as u64, libc::PROT_WRITE as u64, libc::PROT_EXEC as u64);
         for call in [libc::SYS_mmap, libc::SYS_mprotect] {
@@ -281,7 +271,6 @@ mod tests {
     }
 
     #[test]
-    #[cfg(target_arch = "x86_64")]
     fn no_socket_of_the_unix_domain_is_made() {
         let families = [libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK, libc::AF_PACKET, libc::AF_XDP];
         assert!(families.into_iter().all(|family| allowed(libc::SYS_socket, &[family as u64, 3])));
@@ -294,7 +283,6 @@ mod tests {
 
     /// The numbers are those of linux/bpf.h.
     #[test]
-    #[cfg(target_arch = "x86_64")]
     fn bpf_objects_are_used_and_not_made() {
         let (look_up, update, test_run, attach, replace) = (1, 2, 10, 28, 29);
         for command in [look_up, update, test_run, attach, replace] {
