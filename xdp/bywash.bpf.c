@@ -4,9 +4,10 @@
  * be judged, are passed. So is everything after the process has ended: its sockets' entries leave the map, and its
  * programs are detached.
  *
- * There are two programs: for XDP, and for traffic control where XDP is not native and an skb exists already. The
+ * Most programs exist twice: for XDP, and for traffic control where XDP is not native and an skb exists already. The
  * latter forwards the skb as it is, with unfinished checksums and TCP segments, and leaves everything else to the
- * kernel. */
+ * kernel. Programs for VLANs, flows, rules, bridges and tunnels are separate, and loaded when the first port needs
+ * them. */
 
 #include <linux/bpf.h>
 #include <linux/if_ether.h>

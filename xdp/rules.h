@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /* Ports with policy routing rules, or in a VRF: the kernel itself is asked for each packet's next hop, because it knows
  * all rules and tables. Separate programs ask it, which are loaded for the first such port. A packet that is not
- * plainly forwarded is left to the kernel, or to user space if the kernel has not been asked. */
+ * plainly forwarded is left to the kernel; to user space if the kernel has not been asked, if the next hop's driver does
+ * not accept redirected frames, or if the packet is longer than the MTU. */
 #ifndef BYWASH_RULES_H
 #define BYWASH_RULES_H
 

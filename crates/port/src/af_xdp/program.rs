@@ -5,6 +5,7 @@ use super::attach::{Attached, Hook};
 use super::config::{XdpBridging, XdpConfig, XdpGate, XdpSending, XdpVlan};
 use super::datapath::Inner;
 use super::load::chain;
+use super::tail_calls::RETRY;
 use super::user_program::{First, UserProgram};
 use super::{Error, LinkInfo, XdpDatapath};
 use aya::programs::{ProgramInfo, Xdp, loaded_programs};
@@ -13,6 +14,7 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::LazyLock;
+use std::time::Instant;
 
 /// Permitted ways to attach the program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,8 +50,8 @@ pub struct Program {
     note: String,
     config: XdpConfig,
     vlans: Vec<XdpVlan>,
-    /// Set if the kernel has refused the programs for VLANs.
-    no_vlans: bool,
+    /// Reason why VLANs could not be set, and the time of the attempt.
+    no_vlans: Option<(String, Instant)>,
     /// Number of CPUs that send for it.
     cpus: u16,
     id: u16,
@@ -84,7 +86,7 @@ impl Program {
             note: String::new(),
             config: XdpConfig { mac: link.mac, ..XdpConfig::default() },
             vlans: vec![],
-            no_vlans: false,
+            no_vlans: None,
             cpus: 0,
             id,
             index: link.index,
@@ -182,7 +184,8 @@ impl Program {
     /// it is until [`Program::take_over`].
     ///
     /// # Errors
-    /// [`Error::UserProgram`] and [`Error::Load`] if the user's program cannot be loaded.
+    /// [`Error::UserProgram`] and [`Error::Load`] if the user's program cannot be loaded, [`Error::Attach`] if the
+    /// attachment is to another interface of the same name.
     pub fn succeed(
         datapath: &XdpDatapath,
         id: u16,
@@ -193,6 +196,13 @@ impl Program {
         let first = user.map(|user| datapath.load_first(id, user)).transpose()?;
         let mut program = Self::new(datapath, id, link, first);
         (program.xdp, program.tc) = (from.xdp.map(Attached::from), from.tc.map(Attached::from));
+        for attached in program.xdp.iter().chain(&program.tc) {
+            let other = attached.ifindex().map_or(true, |ifindex| ifindex != link.index);
+            if other {
+                let reason = "the program taken over is attached to another interface of this name".to_owned();
+                return Err(Error::Attach { interface: link.name.clone(), reason: reason + ": restart bywash" });
+            }
+        }
         (program.native, program.waits) = (from.native, true);
         if !from.native {
             program.note = "taken over from another process".into();
@@ -394,16 +404,29 @@ impl Program {
     /// Sets the VLANs whose frames are handled; those of others are passed to the kernel.
     ///
     /// # Errors
-    /// [`Error::Load`] for the first VLAN of all and [`Error::Map`], with the kernel's reasons; from then on all frames
-    /// of VLANs are passed to the kernel. Errors of [`Program::set_config`].
+    /// [`Error::Load`] for the first VLAN of all and [`Error::Map`], with the kernel's reasons; then all frames of VLANs
+    /// are passed to the kernel, and for a minute calls fail with the same reason. Errors of [`Program::set_config`].
     pub fn set_vlans(&mut self, vlans: Vec<XdpVlan>) -> Result<(), Error> {
-        if vlans == self.vlans || self.no_vlans {
+        if let Some((reason, _)) = self.no_vlans.as_ref().filter(|(_, since)| since.elapsed() < RETRY) {
+            return Err(Error::Load { interface: self.interface.clone(), reason: reason.clone() });
+        }
+        if vlans == self.vlans {
             return Ok(());
         }
+        let config = self.config;
         self.vlans = vlans;
-        self.set_config(self.config).inspect_err(|_| {
-            (self.vlans, self.no_vlans) = (vec![], true);
-        })
+        match self.set_config(config) {
+            Ok(()) => {
+                self.no_vlans = None;
+                Ok(())
+            }
+            Err(why) => {
+                (self.vlans, self.no_vlans) = (vec![], Some((why.reason(), Instant::now())));
+                // The port's own frames need no VLAN.
+                self.set_config(config)?;
+                Err(why)
+            }
+        }
     }
 
     /// Sets the CPUs that send the frames received on the port and forwarded by the program; each flow stays on one
@@ -471,6 +494,9 @@ impl Drop for Program {
     fn drop(&mut self) {
         if self.left {
             return;
+        }
+        if let Some(id) = self.tc.as_ref().and_then(|tc| tc.id().ok()) {
+            self.datapath.lock().own_links.retain(|own| *own != id);
         }
         // Frames still queued for a CPU must not leave on the next port with this id.
         self.datapath.clear_device(self.id);

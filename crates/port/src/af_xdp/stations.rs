@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, OwnedFd};
 /// Value of the word that marks the due stations of a place, if all of them are due.
 const ALL_DUE: u64 = u64::from_le_bytes([1; 8]);
 
-/// Stations in the program's memory: `struct stations` of `xdp/bridge.h`.
+/// Stations in the program's memory: `struct stations` of `xdp/stations.h`.
 pub(super) struct Stations {
     map: OwnedFd,
     /// Mapped when there are stations: all that is mapped is resident.

@@ -4,13 +4,17 @@ use super::Error;
 use super::map::Map;
 use super::objects::{Make, OnDemand, make};
 use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+/// Time after which what the kernel has refused is tried again.
+pub(super) const RETRY: Duration = Duration::from_secs(60);
 
 /// Program arrays, and which of their places are filled.
 pub(super) struct TailCalls {
     /// Program arrays of XDP and, if it has such programs, of traffic control.
     arrays: Vec<Map>,
-    /// For each place of the arrays, whether its programs are loaded, or the kernel's reason for refusing them.
-    loaded: [Result<bool, String>; 2],
+    /// For each place of the arrays, whether its programs are loaded, or why and when they could not be.
+    loaded: [Result<bool, (String, Instant)>; 2],
 }
 
 impl TailCalls {
@@ -19,13 +23,20 @@ impl TailCalls {
     }
 
     /// Loads the programs of a place, for the datapath with this number, unless they are loaded already. Takes some
-    /// tens of milliseconds. Programs that the kernel has refused are not tried again: each attempt would take as long.
+    /// tens of milliseconds. Programs that could not be loaded are tried again after [`RETRY`]: each attempt takes as
+    /// long, but what was missing may have been descriptors or memory.
     pub fn load(&mut self, of: u32, place: usize, what: OnDemand) -> Result<(), Error> {
-        if self.loaded[place] == Ok(false) {
-            self.loaded[place] = self.enter(of, place, what).map(|()| true);
+        let due = match &self.loaded[place] {
+            Ok(loaded) => !loaded,
+            Err((_, tried)) => tried.elapsed() >= RETRY,
+        };
+        if due {
+            self.loaded[place] = self.enter(of, place, what).map(|()| true).map_err(|why| (why, Instant::now()));
         }
-        let refused = |reason: &String| Error::Load { interface: String::new(), reason: reason.clone() };
-        self.loaded[place].as_ref().map(|_| ()).map_err(refused)
+        match &self.loaded[place] {
+            Ok(_) => Ok(()),
+            Err((reason, _)) => Err(Error::Load { interface: String::new(), reason: reason.clone() }),
+        }
     }
 
     fn enter(&self, of: u32, place: usize, what: OnDemand) -> Result<(), String> {
@@ -36,7 +47,7 @@ impl TailCalls {
         Ok(())
     }
 
-    /// Returns whether the kernel has refused any of the programs.
+    /// Returns whether any of the programs could not be loaded.
     pub fn refused(&self) -> bool {
         self.loaded.iter().any(Result::is_err)
     }
