@@ -20,6 +20,8 @@ const NEARLY: f64 = 0.9;
 #[derive(Debug)]
 #[cfg_attr(test, derive(serde::Deserialize))]
 pub struct Sample {
+    /// Mode of the instance; `None` if it is at fault.
+    pub mode: Option<String>,
     pub ports: Vec<Port>,
     workers: Vec<Worker>,
     pools: Pools,
@@ -31,6 +33,7 @@ impl Sample {
     /// Takes a sample. Errors if no instance answers on the socket.
     pub fn now(socket: &Path) -> anyhow::Result<Self> {
         Ok(Self {
+            mode: ask::<Health>(socket).ok().map(|health| health.mode),
             ports: ask(socket)?,
             workers: ask(socket)?,
             pools: ask(socket)?,

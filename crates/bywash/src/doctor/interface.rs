@@ -36,9 +36,9 @@ pub struct Properties {
     pub peer: Option<String>,
 }
 
-/// Examines an interface. `ours` is true if the instance at `socket` uses it; `cpus` is the number of available CPUs. A
-/// missing interface is reported as a finding.
-pub fn examine(name: &str, (ours, socket): (bool, &Path), cpus: usize) -> (Option<Properties>, Vec<Finding>) {
+/// Examines an interface. `user` is the mode of the instance at `socket` if that uses the interface; `cpus` is the
+/// number of available CPUs. A missing interface is reported as a finding.
+pub fn examine(name: &str, (user, socket): (Option<&str>, &Path), cpus: usize) -> (Option<Properties>, Vec<Finding>) {
     let link = match LinkInfo::query(name) {
         Ok(link) => link,
         Err(why) => {
@@ -63,12 +63,15 @@ pub fn examine(name: &str, (ours, socket): (bool, &Path), cpus: usize) -> (Optio
     let nic = Nic { name, link: &link, veth: driver == "veth", peer: peer.as_deref(), sys };
     let mut found = vec![];
     found.extend(nic.state());
-    found.extend(nic.other_users(ours, socket));
+    found.extend(nic.other_users(user.is_some(), socket));
     found.extend(nic.offloads());
     found.extend(nic.redirects(takes));
     found.extend(nic.size(cpus));
     found.extend(nic.steering());
-    found.extend(nic.forwarding());
+    // Only a router leaves packets to the kernel's forwarding.
+    if user.is_none_or(|mode| mode == "router") {
+        found.extend(nic.forwarding());
+    }
     let program = link.program.map(|(id, mode)| format!("{id}, {mode}"));
     let seen = Properties {
         interface: name.into(),
@@ -269,7 +272,7 @@ impl Nic<'_> {
         if self.link.mtu > MTU_OF_A_CELL {
             let what =
                 format!("its MTU is {}: packets longer than {MTU_OF_A_CELL} bytes need larger buffers", self.link.mtu);
-            let costs = "these packets are left to the kernel";
+            let costs = "`bywash run` refuses the interface; if the MTU is raised later, longer packets are the kernel's";
             let cell = cell_for(self.link.mtu as usize).unwrap_or(16384);
             let mend = format!("set `cell = {cell}` in [pool], or lower the MTU");
             found.push(Finding::new(Warning, "jumbo", what, costs).mend(mend));
@@ -327,24 +330,92 @@ impl Nic<'_> {
         found
     }
 
-    /// Checks that the kernel forwards the packets left to it.
+    /// Checks that the kernel forwards the packets left to it, and that no redirect changes the routes of the others.
     fn forwarding(&self) -> Vec<Finding> {
         let four = format!("/proc/sys/net/ipv4/conf/{}/forwarding", self.name);
         // The kernel has one IPv6 forwarding setting for all interfaces.
         let six = "/proc/sys/net/ipv6/conf/all/forwarding".to_owned();
-        let check = |(id, family, path): (&'static str, &str, String)| {
-            let off = text(Path::new(&path))? == "0";
+        let off = |path: &str| text(Path::new(path)).is_some_and(|value| value == "0");
+        let finding = |id, family| {
             let what = format!("the kernel does not forward {family}");
-            let costs = "packets left to the kernel are lost, and all packets once bywash exits";
-            off.then(|| Finding::new(Error, id, what, costs).fix(Fix::File { path, value: "1".into() }))
+            Finding::new(Error, id, what, "packets left to the kernel are lost, and all packets once bywash exits")
         };
-        [("ipv4-forwarding", "IPv4", four), ("ipv6-forwarding", "IPv6", six)].into_iter().filter_map(check).collect()
+        let fix = |path| Fix::File { path, value: "1".into() };
+        let mut found = vec![];
+        if off(&four) {
+            found.push(finding("ipv4-forwarding", "IPv4").fix(fix(four)));
+        }
+        // With forwarding, redirects are accepted if this setting and that of all interfaces are on. Setting ip_forward
+        // turns the latter off, setting an interface's forwarding does not (inet_forward_change in the kernel).
+        let on = |path: &str| text(Path::new(path)).is_some_and(|value| value == "1");
+        let redirects = format!("/proc/sys/net/ipv4/conf/{}/accept_redirects", self.name);
+        if on("/proc/sys/net/ipv4/conf/all/accept_redirects") && on(&redirects) {
+            let what = "the kernel accepts ICMP redirects, which change the routes of IPv4 packets";
+            let costs = "IPv4 packets that leave by this interface are left to the kernel";
+            found.push(
+                Finding::new(Warning, "accept-redirects", what, costs).fix(Fix::File { path: redirects, value: "0".into() }),
+            );
+        }
+        if off(&six) {
+            let six_off = finding("ipv6-forwarding", "IPv6");
+            // The host may be reached by these routes: the operator decides.
+            found.push(match advertised(&fs::read_to_string("/proc/net/ipv6_route").unwrap_or_default(), accepts) {
+                loses if loses.is_empty() => six_off.fix(fix(six)),
+                loses => six_off.mend(keep_advertised(&loses)),
+            });
+        }
+        found
     }
+}
+
+/// Returns the setting `accept_ra` of an interface.
+fn accepts(interface: &str) -> Option<u32> {
+    number(Path::new(&format!("/proc/sys/net/ipv6/conf/{interface}/accept_ra")))
+}
+
+/// Returns the interfaces in `routes`, the text of /proc/net/ipv6_route, whose default route is from a router
+/// advertisement and would be removed once the kernel forwards IPv6: all whose `accept_ra`, which `accepts` returns, is
+/// not 2 (Documentation/networking/ip-sysctl.rst).
+fn advertised(routes: &str, accepts: impl Fn(&str) -> Option<u32>) -> Vec<&str> {
+    // RTF_DEFAULT and RTF_ADDRCONF (linux/ipv6_route.h).
+    const FLAGS: u32 = 0x0001_0000 | 0x0004_0000;
+    let mut found: Vec<&str> = routes
+        .lines()
+        .filter_map(|line| {
+            let mut words = line.split_ascii_whitespace().skip(8);
+            let (flags, interface) = (u32::from_str_radix(words.next()?, 16).ok()?, words.next()?);
+            (flags & FLAGS == FLAGS && accepts(interface) != Some(2)).then_some(interface)
+        })
+        .collect();
+    found.sort_unstable();
+    found.dedup();
+    found
+}
+
+/// Returns the command that has the kernel forward IPv6 and keep these interfaces' advertised default routes.
+fn keep_advertised(interfaces: &[&str]) -> String {
+    let accept = interfaces.iter().map(|interface| format!("net/ipv6/conf/{interface}/accept_ra=2 "));
+    let accept: String = accept.collect();
+    let names = interfaces.join(" and ");
+    format!("sysctl -w {accept}net/ipv6/conf/all/forwarding=1 (with accept_ra=1, {names} would lose the default route)")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The lines are the kernel's.
+    #[test]
+    fn advertised_default_routes_are_found() {
+        let zero = "00000000000000000000000000000000";
+        let routes = format!(
+            "{zero} 00 {zero} 00 fe80000000000000000000000000dead 00000400 00000001 00000000 00450003     eth0\n\
+             {zero} 00 {zero} 00 fe80000000000000000000000000beef 00000400 00000001 00000000 00000003     eth1\n\
+             {zero} 00 {zero} 00 {zero} ffffffff 00000001 00000000 00200200       lo\n"
+        );
+        assert_eq!(advertised(&routes, |_| Some(1)), ["eth0"]);
+        assert!(advertised(&routes, |_| Some(2)).is_empty());
+    }
 
     #[test]
     fn a_program_is_recognised_by_its_owner() {

@@ -35,10 +35,11 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<()> {
         (true, false) => running.clone(),
         (true, true) => host.interfaces.iter().map(|i| i.name.clone()).filter(|name| name != "lo").collect(),
     };
+    let mode = look.as_ref().and_then(|look| look.mode.as_deref());
     let (mut seen, mut found) = (vec![], vec![]);
     for name in &names {
-        let (interface, findings) =
-            interface::examine(name, (running.contains(name), &args.socket), host.allowed.len());
+        let user = running.contains(name).then(|| mode.unwrap_or("router"));
+        let (interface, findings) = interface::examine(name, (user, &args.socket), host.allowed.len());
         seen.extend(interface);
         // Report a setting that several interfaces share only once.
         for finding in findings {

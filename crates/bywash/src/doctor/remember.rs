@@ -37,6 +37,11 @@ impl SavedSettings {
         Ok(Self { features: Journal::open(features)?, files, journal })
     }
 
+    /// Returns whether no setting is changed.
+    pub fn is_empty(&self) -> bool {
+        self.files.is_empty() && self.features.changes().is_empty()
+    }
+
     /// Applies a fix after recording the previous value. Fixes of the same setting keep the first recorded value.
     pub fn apply(&mut self, fix: &Fix) -> anyhow::Result<()> {
         match fix {

@@ -29,6 +29,8 @@ enum Setting {
     Steering,
     /// Forwarding, which was off.
     Forwarding,
+    /// Redirects, which were accepted.
+    Redirects,
 }
 
 /// Returns the kind of setting that a path names; `None` if the doctor does not change it.
@@ -41,9 +43,12 @@ fn kind(path: &str) -> Option<Setting> {
             number.filter(|n| !n.is_empty()).map(|_| Setting::Steering)
         }
         // These two apply to all interfaces.
-        ["", "proc", "sys", "net", "ipv4", "conf", "all" | "default", "forwarding"] => None,
+        ["", "proc", "sys", "net", "ipv4", "conf", "all" | "default", _] => None,
         ["", "proc", "sys", "net", "ipv4", "conf", interface, "forwarding"] if is_interface_name(interface) => {
             Some(Setting::Forwarding)
+        }
+        ["", "proc", "sys", "net", "ipv4", "conf", interface, "accept_redirects"] if is_interface_name(interface) => {
+            Some(Setting::Redirects)
         }
         ["", "proc", "sys", "net", "ipv6", "conf", "all", "forwarding"] => Some(Setting::Forwarding),
         _ => None,
@@ -64,6 +69,7 @@ pub fn check(path: &str, was: &str) -> Result<(), String> {
             (1..=LONGEST_MASK).contains(&was.len()) && was.bytes().all(|c| c.is_ascii_hexdigit() || c == b',')
         }
         Setting::Forwarding => was == "0",
+        Setting::Redirects => was == "1",
     };
     if right { Ok(()) } else { Err(format!("Bywash does not change the value {was:?} in {path:?}")) }
 }
@@ -111,6 +117,7 @@ mod tests {
             ("/sys/class/net/eth0/queues/rx-127/rps_cpus", "ffffffff,00000001"),
             ("/proc/sys/net/ipv4/conf/eth0/forwarding", "0"),
             ("/proc/sys/net/ipv6/conf/all/forwarding", "0"),
+            ("/proc/sys/net/ipv4/conf/eth0/accept_redirects", "1"),
         ] {
             assert_eq!(check(path, was), Ok(()), "{path}");
         }
@@ -130,6 +137,8 @@ mod tests {
             ("/proc/sys/net/ipv4/conf//forwarding", "0"),
             ("/proc/sys/net/ipv4/conf/all/forwarding", "0"),
             ("/proc/sys/net/ipv4/conf/default/forwarding", "0"),
+            ("/proc/sys/net/ipv4/conf/all/accept_redirects", "1"),
+            ("/proc/sys/net/ipv4/conf/eth0/accept_redirects", "0"),
             ("/proc/sys/net/ipv4/conf/eth0/forwarding/", "0"),
             ("/proc/sys/net/ipv4/conf/eth0/rp_filter", "0"),
             ("/proc/sys/net/ipv6/conf/eth0/forwarding", "0"),
