@@ -5,9 +5,11 @@ mod members;
 
 use crate::around::{assert_datagrams, assert_lost};
 use crate::flows::{BRIEF, Ends, masquerade_to_r0, wait_until_followed};
-use crate::harness::{Bywash, PATIENCE};
+use crate::harness::{self, Bywash, PATIENCE};
 use crate::moves::handled;
 use bywash_lab::{Namespace, Ping, Topology, Transfer, has_tool, require, require_lab, wait_until};
+use bywash_wire::build::Packet;
+use bywash_wire::ethernet::MacAddr;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
@@ -67,6 +69,23 @@ impl Bridged {
 
     pub fn c(&self) -> &Namespace {
         &self.lab.hosts()[2].ns
+    }
+
+    /// Fails unless a packet from a member is traced through the bridge's gate, and a bridged frame is said to be one.
+    fn assert_traced(&self, bywash: &Bywash<'_>) {
+        let traced = |mac: &str, to: &str| {
+            let (from, to) = ((ip(B[0]), 1000).into(), (ip(to), 2000).into());
+            let macs = [mac, self.mac(1)].map(|mac| mac.parse::<MacAddr>().unwrap());
+            let frame = Packet::udp(from, to).macs(macs[1], macs[0]).build().unwrap();
+            let socket = bywash.socket();
+            let hex = bywash_wire::hex::encode(&frame);
+            let trace = ["trace", "--socket", socket.to_str().unwrap(), "r1", &hex];
+            harness::bywash(self.lab.r(), &trace).stdout
+        };
+        let routed = traced("02:00:00:00:00:99", &self.lab.a().v4.to_string());
+        assert!(routed.contains("sent to: r0") && !routed.contains("gate:"), "{routed}");
+        let between = traced(self.mac(2), C[0]);
+        assert!(between.contains("not routed: its destination is not the bridge"), "{between}");
     }
 
     /// Fails if something is lost, changed or not answered as the kernel answers it.
@@ -221,6 +240,7 @@ fn what_a_bridge_routes_is_forwarded() {
         assert!(bywash.log().contains(said), "{}", bywash.log());
         let above = &bywash.port("r2")["above"];
         assert_eq!([&above[0]["name"], &above[0]["kind"]], ["br0", "bridge"], "{above}");
+        bridged.assert_traced(&bywash);
         bridged.assert_connected();
         bridged.assert_passes(&bywash);
         bywash.assert_conserved();

@@ -125,7 +125,7 @@ impl Followed {
 impl Tracer {
     /// Traces a frame received on `port` of a router with `ports` ports. Errors if the temporary worker cannot be set
     /// up, or if the frame does not fit into a buffer.
-    pub fn follow(&self, ports: usize, port: PortId, frame: &[u8]) -> Result<Followed, String> {
+    pub fn follow(&self, ports: usize, (port, number): (PortId, PortId), frame: &[u8]) -> Result<Followed, String> {
         let failed = |what: &str, why: &dyn std::fmt::Display| format!("cannot trace: {what}: {why}");
         let arena = Arena::new(ArenaConfig { cells: CELLS, cell: CELL, pages: Pages::Small, ..ArenaConfig::default() });
         let arena = arena.map_err(|why| failed("no buffers", &why))?;
@@ -138,7 +138,7 @@ impl Tracer {
             far.push(there);
         }
         let (requests, mut asked) = rtrb::RingBuffer::new(16);
-        let gate = self.gate(port, frame);
+        let gate = self.gate(number, frame);
         // A table of its own, with this flow alone: the trace neither counts nor revokes.
         let mut flows = Flows::new(&self.domain, [None, None], 1).map_err(|why| failed("no memory", &why))?;
         flows.set_generation(1);
@@ -252,6 +252,17 @@ pub fn left(from: &str, frame: &[u8], why: &str) -> Traced {
     Traced {
         story: vec![received(from, frame), format!("left to the kernel by the port's program: {why}")],
         routed: Some(TracedRoute { port: from.into(), kernel: Some(why.into()), ..TracedRoute::default() }),
+        ..Traced::default()
+    }
+}
+
+/// Builds the API's answer for a frame between members of a bridge.
+pub fn bridged(from: &str, frame: &[u8]) -> Traced {
+    let why = "not routed: its destination is not the bridge. A trace does not follow bridged frames: the driver \
+               forwards unicast to known stations, the kernel the rest (`bywash show drops`, to_member)";
+    Traced {
+        story: vec![received(from, frame), why.into()],
+        routed: Some(TracedRoute { port: from.into(), ..TracedRoute::default() }),
         ..Traced::default()
     }
 }

@@ -132,7 +132,12 @@ impl View for Routes {
                 return Ok(trace::left(port, &frame, why));
             }
         }
-        let from = from.id;
+        // A member's address is that of its bridge.
+        let of_bridge = lock(&self.control).bridge_filters(from.id).is_some();
+        if of_bridge && from.mac.is_some_and(|mac| !frame.starts_with(&mac)) {
+            return Ok(trace::bridged(port, &frame));
+        }
+        let from = (from.id, from.number);
         let mut names = vec![String::new(); ports.iter().map(|port| usize::from(port.id.0) + 1).max().unwrap_or(0)];
         ports.iter().for_each(|port| names[usize::from(port.id.0)].clone_from(&port.name));
         let followed = self.tracer.follow(names.len(), from, &frame)?;
