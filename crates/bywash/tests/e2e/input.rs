@@ -82,6 +82,12 @@ fn another_instance_and_its_program_are_left_alone() {
     // The refused instance has released r1, and the first still runs.
     let mut second = Bywash::run(lab.r(), &["r1"]);
     assert_eq!(first.port("r0")["state"], "up");
+    let elsewhere = tempfile::tempdir().unwrap();
+    let third = elsewhere.path().join("third.sock");
+    let output = bywash(lab.r(), &["run", "--socket", third.to_str().unwrap(), "r1"]);
+    let refused = ["another instance of Bywash forwards its packets", "already runs XDP program bywash"];
+    assert!(refused.iter().any(|why| output.stderr.contains(why)), "{}", output.stderr);
+    assert!(!second.log().contains("left to the kernel: BPF program"), "{}", second.log());
     assert!(second.signalled(Signal::TERM).success());
     first.stop();
 }

@@ -1,7 +1,7 @@
 //! The built-in XDP program on one interface: its attachment and its configuration.
 
 use super::abi::{FLAG_PARTIAL, RawPort, SENDING_CHUNKS, SENDING_MACVLANS, XdpCounters};
-use super::attach::{Attached, Hook};
+use super::attach::{Attached, Hook, TcxProgram, tcx_programs};
 use super::config::{XdpBridging, XdpConfig, XdpGate, XdpSending, XdpVlan};
 use super::datapath::Inner;
 use super::load::chain;
@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::LazyLock;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Permitted ways to attach the program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -118,6 +118,7 @@ impl Program {
         how: XdpAttach,
         user: Option<&UserProgram>,
     ) -> Result<Self, Error> {
+        refuse_instance(link, &datapath.lock().own_links)?;
         let interface = link.name.clone();
         let first = user.map(|user| datapath.load_first(id, user)).transpose()?;
         let mut inner = datapath.lock();
@@ -404,8 +405,9 @@ impl Program {
     /// Sets the VLANs whose frames are handled; those of others are passed to the kernel.
     ///
     /// # Errors
-    /// [`Error::Load`] for the first VLAN of all and [`Error::Map`], with the kernel's reasons; then all frames of VLANs
-    /// are passed to the kernel, and for a minute calls fail with the same reason. Errors of [`Program::set_config`].
+    /// [`Error::Load`] for the first VLAN of all and [`Error::Map`], with the kernel's reasons; then all frames of
+    /// VLANs are passed to the kernel, and for a minute calls fail with the same reason. Errors of
+    /// [`Program::set_config`].
     pub fn set_vlans(&mut self, vlans: Vec<XdpVlan>) -> Result<(), Error> {
         if let Some((reason, _)) = self.no_vlans.as_ref().filter(|(_, since)| since.elapsed() < RETRY) {
             return Err(Error::Load { interface: self.interface.clone(), reason: reason.clone() });
@@ -525,6 +527,11 @@ pub fn learn_programs() {
 /// Names of the programs that an instance attaches.
 pub(super) const OURS: [&str; 2] = ["bywash", "bywash_first"];
 
+/// Name of the program that an instance attaches by traffic control.
+const OF_TRAFFIC_CONTROL: &str = "bywash_tc";
+/// Time in which an ending instance detaches its programs.
+const ENDING: Duration = Duration::from_secs(1);
+
 /// Returns the name of a program that was there when [`learn_programs`] was called; `None` if it is not known.
 fn name(id: u32) -> Option<&'static str> {
     NAMES.get(&id).map(String::as_str)
@@ -534,6 +541,24 @@ fn name(id: u32) -> Option<&'static str> {
 /// `CAP_SYS_ADMIN`.
 pub fn is_of_an_instance(id: u32) -> Option<bool> {
     name(id).map(|name| OURS.contains(&name))
+}
+
+/// Checks that no other instance forwards the interface's packets by traffic control: the second would take over what
+/// the first leaves, before its sockets cannot be bound. Waits for an instance that is just ending.
+fn refuse_instance(link: &LinkInfo, own: &[u32]) -> Result<(), Error> {
+    let since = Instant::now();
+    loop {
+        let all = tcx_programs(link.index).unwrap_or_default();
+        let is_other = |tcx: &&TcxProgram| !own.contains(&tcx.link) && name(tcx.id) == Some(OF_TRAFFIC_CONTROL);
+        let Some(TcxProgram { id, .. }) = all.iter().find(is_other) else { return Ok(()) };
+        if since.elapsed() >= ENDING {
+            let reason = format!(
+                "another instance of Bywash forwards its packets (traffic control, program {id}): end that instance"
+            );
+            return Err(Error::Attach { interface: link.name.clone(), reason });
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
 }
 
 fn refuse_other(link: &LinkInfo) -> Result<(), Error> {
