@@ -21,7 +21,8 @@ pub fn run(args: &FlowArgs) -> anyhow::Result<()> {
         FlowArgs::Add(args) => change(&args.whom.socket, Verb::Add, &args.flows),
         FlowArgs::Mod(args) => change(&args.whom.socket, Verb::Mod { strict: args.strict }, &args.flows),
         FlowArgs::Del(args) if args.flows.is_empty() => {
-            client::change_flows(&args.whom.socket, Verb::Del { strict: false }.name(), "delete ", "flow del")
+            let all = Verb::Del { strict: false };
+            report(all, client::change_flows(&args.whom.socket, all.name(), "delete ", "flow del")?)
         }
         FlowArgs::Del(args) => change(&args.whom.socket, Verb::Del { strict: args.strict }, &args.flows),
         FlowArgs::Load(args) => load(args),
@@ -59,16 +60,17 @@ pub fn run(args: &FlowArgs) -> anyhow::Result<()> {
 }
 
 /// Validates all lines, so that nothing is sent if a later line is wrong, and sends them in pieces of [`PIECE`] bytes.
-/// `what` names the command in errors, `place` adds the position to one.
+/// `what` names the command in errors, `place` adds the position to one. Returns how many flows, groups and meters were
+/// changed.
 fn send(
     socket: &Path,
     (verb, what): (Verb, &str),
     lines: &str,
     place: impl Fn(ScriptError) -> anyhow::Error,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<u64> {
     let names: Vec<String> = client::ask::<Vec<Port>>(socket)?.into_iter().map(|port| port.name).collect();
     flows::parse(lines, verb, &|name| flows::port_number(&names, None, name)).map_err(place)?;
-    let (mut rest, mut sent) = (lines, 0);
+    let (mut rest, mut sent, mut changed) = (lines, 0, 0);
     while !rest.is_empty() {
         let end = match rest.get(..PIECE) {
             Some(piece) => piece.rfind('\n').map_or(rest.len(), |at| at + 1),
@@ -77,14 +79,24 @@ fn send(
             None => rest[..rest.floor_char_boundary(PIECE)].rfind('\n').map_or(rest.len(), |at| at + 1),
         };
         let (piece, after) = rest.split_at(end);
-        client::change_flows(socket, verb.name(), piece, what).map_err(|why| match sent {
+        changed += client::change_flows(socket, verb.name(), piece, what).map_err(|why| match sent {
             0 => why,
             sent => anyhow!("{why:#}; the first {} were sent separately and have been applied", count(sent, "line")),
         })?;
         sent += piece.lines().count();
         rest = after;
     }
-    Ok(())
+    Ok(changed)
+}
+
+/// Prints how many flows, groups and meters a command found: none may mean that its match is wrong.
+fn report(verb: Verb, changed: u64) -> anyhow::Result<()> {
+    let done = match verb {
+        Verb::Add => return Ok(()),
+        Verb::Mod { .. } => "changed",
+        Verb::Del { .. } => "deleted",
+    };
+    Ok(writeln!(stdout(), "{changed} {done}")?)
 }
 
 fn change(socket: &Path, verb: Verb, flows: &[String]) -> anyhow::Result<()> {
@@ -96,10 +108,11 @@ fn change(socket: &Path, verb: Verb, flows: &[String]) -> anyhow::Result<()> {
         }
     }
     let what = format!("flow {}", verb.name().0);
-    send(socket, (verb, &what), &flows.join("\n"), |wrong| {
+    let changed = send(socket, (verb, &what), &flows.join("\n"), |wrong| {
         let flow = flows.get(wrong.line - 1).map_or("", String::as_str);
         anyhow!("`{flow}`: {}", wrong.error)
-    })
+    })?;
+    report(verb, changed)
 }
 
 fn load(args: &LoadArgs) -> anyhow::Result<()> {
@@ -115,5 +128,6 @@ fn load(args: &LoadArgs) -> anyhow::Result<()> {
     }
     send(&args.whom.socket, (Verb::Add, "flow load"), &text, |wrong| {
         anyhow!("{name}:{}:{}: {}", wrong.line - first, wrong.error.column, wrong.error.what)
-    })
+    })?;
+    Ok(())
 }

@@ -369,7 +369,9 @@ fn flows_by_command() {
     assert!(lab.reaches(1, 2));
     flow_ok(&switch, &["add", "priority=20,icmp,in_port=p1,actions=drop", "cookie=0x7,priority=5,actions=2"]);
     assert!(!lab.reaches(1, 2));
-    flow_ok(&switch, &["mod", "--strict", "priority=20,icmp,in_port=1,actions=NORMAL"]);
+    let changed = flow_ok(&switch, &["mod", "--strict", "priority=20,icmp,in_port=1,actions=NORMAL"]);
+    assert_eq!(changed, "1 changed\n");
+    assert_eq!(flow_ok(&switch, &["del", "--strict", "priority=77,udp"]), "0 deleted\n");
     assert!(lab.reaches(1, 2));
     let dump = flow_ok(&switch, &["dump", "icmp"]);
     let line = dump.trim_end();
@@ -554,6 +556,8 @@ fn a_trace_shows_the_reason() {
     assert!(trace.contains("megaflow: ") && trace.contains("nw_dst=10.7.0.0/24"), "{trace}");
     let trace = flow_ok(&switch, &["trace", "in_port=p1,arp"]);
     assert!(trace.contains("dropped: no-flow"), "{trace}");
+    let output = flow(&switch, &["trace", "in_port=77,arp"]);
+    assert!(!output.status.success() && output.stderr.contains("no port 77: the ports are 1 p1, "), "{output:?}");
     let output = flow(&switch, &["trace", "in_port=p1,tp_dst=80"]);
     assert!(output.status.code() == Some(1) && output.stderr.contains("column 12"), "{}", output.stderr);
     switch.stop();

@@ -11,6 +11,7 @@ use bywash_config::Config;
 use bywash_engine::PortId;
 use bywash_flow::control::{FlowControl, FlowReport};
 use bywash_flow::extract::extract;
+use bywash_flow::field::Field;
 use bywash_flow::key::Flow;
 use bywash_flow::model::{FlowFilter, Match, OfPort};
 use bywash_flow::ops::Op;
@@ -91,6 +92,7 @@ impl View for Bridge {
         // A description by fields has `=` or is one word; `PORT HEX` has a space and no `=`.
         if text.contains('=') || !text.trim().contains(char::is_whitespace) {
             let packet = syntax::packet(text.trim(), &names).map_err(|wrong| wrong.to_string())?;
+            self.check_port(&packet)?;
             return Ok(self.traced(&packet));
         }
         let (port, frame) = packet::parse(text)?;
@@ -186,6 +188,18 @@ impl Bridge {
         let workers = control.counters().enumerate().map(worker).collect();
         let (flows, not_learned) = (control.len() as u64, control.not_learned);
         Caches { workers, flows, addresses_moved: control.moved, flows_not_learned: not_learned }
+    }
+
+    /// Checks that the port of a packet exists, if it has one.
+    fn check_port(&self, packet: &Flow) -> Result<(), String> {
+        let control = self.control();
+        let ports = control.pipeline().ports();
+        let of = Field::InPort.get(packet) as u16;
+        if of == 0 || ports.iter().any(|port| port.of.0 == of) {
+            return Ok(());
+        }
+        let known: Vec<_> = ports.iter().map(|port| format!("{} {}", port.of.0, port.name)).collect();
+        Err(format!("no port {of}: the ports are {}", known.join(", ")))
     }
 
     /// Traces a packet: its outputs, drop reason and megaflow, and the decisions on the way.
