@@ -14,6 +14,10 @@ pub struct Firewall {
     pub chains: Vec<FirewallChain>,
     /// Answers for established flows of any addresses, ports and interfaces.
     pub established: Vec<Established>,
+    /// Families of these chains for which no rule turns on connection tracking, so that no connection is ever
+    /// established: `IPv4`, `IPv6`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub untracked: Vec<String>,
     /// True if iptables-legacy has rules, which are not evaluated.
     pub legacy: bool,
     /// Table of established flows of the router that runs; missing if none does, or if it is `elsewhere`.

@@ -165,30 +165,7 @@ fn translates(ruleset: &Ruleset, v6: bool) -> bool {
     let is_nat = |chain: &Chain| chain.base.as_ref().is_some_and(|base| base.kind == "nat");
     let mut tables = ruleset.tables.iter().filter(of);
     tables.clone().any(|table| !table.dormant && table.chains.iter().any(is_nat))
-        && tables.any(|table| expressions(table).any(|expression| tracks(expression, v6)))
-}
-
-/// Returns whether a rule with this expression certainly turns connection tracking on for a family of its table, even
-/// in a chain or a table that no packet reaches (nf_ct_netns_get).
-fn tracks(expression: &Expression, v6: bool) -> bool {
-    match expression {
-        Expression::Ct { .. } | Expression::FlowAdd | Expression::SourceNat { address: None } => true,
-        // A translation to one address is parsed for IPv4 only.
-        Expression::SourceNat { address: Some(_) } => !v6,
-        Expression::Match { name, .. } => matches!(name.as_str(), "conntrack" | "state" | "connmark"),
-        Expression::Acts { how, .. } => match how.as_str() {
-            "nat" => !v6,
-            "nat ip6" => v6,
-            "masquerade" | "redirect" => true,
-            "xt target MASQUERADE"
-            | "xt target SNAT"
-            | "xt target DNAT"
-            | "xt target REDIRECT"
-            | "xt target NETMAP" => true,
-            _ => false,
-        },
-        _ => false,
-    }
+        && tables.any(|table| expressions(table).any(|expression| expression.tracks(v6)))
 }
 
 fn expressions(table: &Table) -> impl Iterator<Item = &Expression> {

@@ -7,7 +7,7 @@ use crate::cli::ShowArgs;
 use crate::error::{Usage, hint_at_root};
 use crate::namespace;
 use crate::stdout::stdout;
-use bywash_exceptions::nft::{self, Answer, Cause, Counter, Evaluator, Finding, Flow, Place, Ruleset};
+use bywash_exceptions::nft::{self, Answer, Cause, Counter, Evaluator, Family, Finding, Flow, Place, Ruleset};
 use bywash_exceptions::{IfMatch, legacy};
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -65,12 +65,23 @@ pub fn evaluated(ruleset: &Ruleset) -> Firewall {
             }
         }
     }
+    let untracked = [(false, "IPv4"), (true, "IPv6")].into_iter().filter(|(v6, _)| is_untracked(ruleset, *v6));
     Firewall {
+        untracked: untracked.map(|(_, family)| family.into()).collect(),
         generation: ruleset.generation,
         chains: evaluator.chains().iter().map(chain).collect(),
         established,
         ..Firewall::default()
     }
+}
+
+/// Returns whether base chains concern packets of a family, and no rule turns on connection tracking for it.
+fn is_untracked(ruleset: &Ruleset, v6: bool) -> bool {
+    let own = if v6 { Family::Ip6 } else { Family::Ip };
+    let tables = || ruleset.tables.iter().filter(|table| table.family == own || table.family == Family::Inet);
+    let mut chains = tables().flat_map(|table| &table.chains);
+    let rules = || tables().flat_map(|table| &table.chains).flat_map(|chain| &chain.rules);
+    chains.any(|chain| chain.base.is_some()) && !rules().flat_map(|rule| &rule.expressions).any(|of| of.tracks(v6))
 }
 
 fn device(device: &IfMatch) -> String {
@@ -149,6 +160,14 @@ fn render(firewall: &Firewall) -> String {
             out += &format!("  {rule}: {why}{which}{text}\n    to change: {change}\n");
         }
     }
+    if !firewall.untracked.is_empty() && !firewall.legacy {
+        out += &format!(
+            "\nno rule turns on connection tracking for {}, so that no connection is ever established, and all packets \
+             that these rules affect stay in the kernel: begin the chain forward with `ct state established,related \
+             accept`\n",
+            firewall.untracked.join(" and ")
+        );
+    }
     if firewall.legacy {
         out += "\niptables-legacy has rules, which are not evaluated: `iptables-legacy-save` shows them\n";
     }
@@ -200,6 +219,7 @@ mod tests {
                 established("IPv4 TCP", "accept"),
                 Established { reasons: vec![reason], ..established("IPv4 UDP", "kernel") },
             ],
+            untracked: vec!["IPv6".into()],
             legacy: true,
             flows: Some(FlowTable { state: "off".into(), ..FlowTable::default() }),
             elsewhere: Some(17),
@@ -224,5 +244,8 @@ bywash (pid 17) runs in another network namespace, where other rules apply: `nse
 established flows: off, `flows` in [router] turns them on
 ";
         assert_eq!(render(&firewall), expected);
+        // Legacy rules may turn it on.
+        let without = render(&Firewall { legacy: false, ..firewall });
+        assert!(without.contains("no rule turns on connection tracking for IPv6"), "{without}");
     }
 }

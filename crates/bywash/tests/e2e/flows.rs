@@ -501,7 +501,11 @@ fn connections_that_are_left_to_the_kernel_are_shown_with_the_rule() {
     };
     let elsewhere = firewall(&lab.a().ns);
     assert!(elsewhere["elsewhere"].is_u64() && elsewhere["flows"].is_null(), "{elsewhere}");
+    lab.a().ns.nft("add table ip x; add chain ip x y { type filter hook forward priority 0; }").unwrap();
+    let untracked = firewall(&lab.a().ns);
+    assert_eq!(untracked["untracked"], serde_json::json!(["IPv4"]), "{untracked}");
     let firewall = firewall(lab.r());
+    assert!(firewall["untracked"].is_null(), "{firewall}");
     assert!(firewall["elsewhere"].is_null(), "{firewall}");
     assert_eq!(firewall["flows"]["families"], bywash.show(&["flow-table"])["families"], "{firewall}");
     let reason = &all["reasons"][0];

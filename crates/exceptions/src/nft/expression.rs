@@ -347,6 +347,29 @@ pub enum Tracking {
 }
 
 impl Expression {
+    /// Returns whether a rule with this expression certainly turns connection tracking on for a family of its table,
+    /// even in a chain or a table that no packet reaches (nf_ct_netns_get in the kernel).
+    pub fn tracks(&self, v6: bool) -> bool {
+        match self {
+            Self::Ct { .. } | Self::FlowAdd | Self::SourceNat { address: None } => true,
+            // A translation to one address is parsed for IPv4 only.
+            Self::SourceNat { address: Some(_) } => !v6,
+            Self::Match { name, .. } => matches!(name.as_str(), "conntrack" | "state" | "connmark"),
+            Self::Acts { how, .. } => match how.as_str() {
+                "nat" => !v6,
+                "nat ip6" => v6,
+                "masquerade" | "redirect" => true,
+                "xt target MASQUERADE"
+                | "xt target SNAT"
+                | "xt target DNAT"
+                | "xt target REDIRECT"
+                | "xt target NETMAP" => true,
+                _ => false,
+            },
+            _ => false,
+        }
+    }
+
     /// Returns the description of the expression's side effect, for packets that pass by without it, and its role in
     /// connection tracking; `None` if it only reads and computes, or gives a verdict.
     ///
