@@ -2,7 +2,6 @@
 
 use crate::api::{Capturing, Instance};
 use crate::modes;
-use crate::ports::Xdp;
 use crate::shared::Shared;
 use crate::slots::{self, PortSlot};
 use bywash_api::{
@@ -17,10 +16,6 @@ use bywash_flow::script::Verb;
 use bywash_port::PortState;
 use std::collections::HashMap;
 use std::sync::Arc;
-
-/// Reason for which all tunnels are left to the kernel.
-const TUNNELS_LEFT: &str =
-    "workers forward packets of tunnels, and no port hands packets to them: use level user, or native XDP";
 
 /// The running instance, as the API sees it.
 pub struct Running(pub Arc<Shared>);
@@ -211,12 +206,12 @@ impl Running {
         let (views, mut above) = (self.0.view.ports(), self.0.above());
         let mut of_switch: Vec<_> = views.iter().map(|view| self.0.view.switch_port(view.id)).collect();
         let slots = self.0.ports();
-        if slots.values().all(|slot| slot.xdp.as_ref().is_some_and(Xdp::leaves_tunnels)) {
+        if slots::leave_tunnels(&slots) {
             // Tunnels that are members of a bridge are included.
             let is_tunnel = |above: &Above| above.ends.is_some();
             let tunnels =
                 above.iter_mut().map(|(_, above)| above).filter(|above| is_tunnel(above) && above.left.is_none());
-            tunnels.for_each(|tunnel| (tunnel.left, tunnel.sends) = (Some(TUNNELS_LEFT.into()), false));
+            tunnels.for_each(|tunnel| (tunnel.left, tunnel.sends) = (Some(slots::TUNNELS_LEFT.into()), false));
         }
         let ports = slots.iter().filter_map(|(at, slot)| Some((views.get(*at)?, slot, of_switch.get_mut(*at)?.take())));
         let ports = ports.map(|(view, slot, switch)| {

@@ -4,6 +4,7 @@
 use crate::ports::Xdp;
 use crate::relations::{Joined, Through};
 use crate::runtime::Runtime;
+use crate::slots;
 use crate::vlans::{Carried, Left, Master, Uppers};
 use bywash_config::Mode;
 use bywash_port::af_xdp;
@@ -100,6 +101,7 @@ impl Runtime {
     }
 
     fn find_tunnels(&self, views: &[PortView], found: &mut Found) {
+        let leaves = slots::leave_tunnels(&self.shared.ports());
         for (link, through) in self.relations.tunnels() {
             if views.iter().any(|view| view.index == link.index) {
                 continue;
@@ -110,6 +112,7 @@ impl Runtime {
             }
             let why = through.map(|through| found.tunnels.push(through)).err();
             found.left.extend(why.clone().map(|why| (link.index, Left::new(link, why))));
+            let why = why.or_else(|| leaves.then(|| slots::TUNNELS_LEFT.into()));
             found.reasons.insert(link.name.clone(), why);
         }
     }

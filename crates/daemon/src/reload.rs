@@ -119,7 +119,8 @@ impl Runtime {
     pub fn handle(&mut self, ask: Ask) {
         match ask {
             Ask::Reload(config, reading, answer) => {
-                // A later reading may have been applied already: this one would bring back what the file no longer says.
+                // A later reading may have been applied already: this one would bring back what the file no longer
+                // says.
                 let done = match reading < self.reading {
                     true => self.read_and_reload(),
                     false => self.reload(*config, reading),

@@ -173,6 +173,15 @@ pub fn openings<'a>(ports: &Ports, steps: &'a [Step]) -> Vec<Opening<'a>> {
     reopened.chain(added).collect()
 }
 
+/// Reason for which all tunnels are left to the kernel: see [`leave_tunnels`].
+pub const TUNNELS_LEFT: &str =
+    "workers forward packets of tunnels, and no port hands packets to them: use level user, or native XDP";
+
+/// Returns whether every port leaves packets of tunnels to the kernel.
+pub fn leave_tunnels(ports: &Ports) -> bool {
+    ports.values().all(|slot| slot.xdp.as_ref().is_some_and(Xdp::leaves_tunnels))
+}
+
 /// Returns the XDP programs of the ports that have one.
 pub fn programs(ports: &mut Ports) -> impl Iterator<Item = &mut Xdp> {
     ports.values_mut().filter_map(|slot| slot.xdp.as_mut())
