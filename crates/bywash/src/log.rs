@@ -47,7 +47,7 @@ pub fn init(level: Option<&str>, default: &str) -> anyhow::Result<()> {
         builder.with_ansi(false).event_format(Journal).finish().with(filter).try_init()
     } else {
         let colours = terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-        builder.with_ansi(colours).with_target(false).with_timer(time::uptime()).finish().with(filter).try_init()
+        builder.with_ansi(colours).with_target(false).with_timer(time::SystemTime).finish().with(filter).try_init()
     };
     Ok(())
 }

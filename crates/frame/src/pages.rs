@@ -99,7 +99,12 @@ impl Mapping {
         if want != Pages::Small {
             match Self::map(len, MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB) {
                 Ok((base, fd)) => return Ok(Self { base, len, fd, kind: PageKind::Hugetlb, note }),
-                Err(e) => note = format!("no hugetlb pages for {} MiB ({e}; see vm.nr_hugepages)", len >> 20),
+                Err(e) => {
+                    note = match Errno::from_io_error(&e) {
+                        Some(Errno::NOMEM) => format!("fewer than {} MiB are reserved (vm.nr_hugepages)", len >> 20),
+                        _ => format!("no reserved pages for {} MiB: {e}", len >> 20),
+                    }
+                }
             }
         }
         // Populating more memory than is available would not fail: the OOM killer would end a process, likely this one.

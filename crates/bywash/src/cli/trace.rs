@@ -8,6 +8,9 @@ use std::path::PathBuf;
 /// A separate thread runs the packet through the instance's own stages with the current tables. It sends
 /// nothing, resolves no neighbour and changes no counter.
 #[derive(Debug, Args)]
+#[command(
+    override_usage = "bywash trace [OPTIONS] <PORT> <HEX>\n       bywash trace [OPTIONS] <PORT> --live [--filter <EXPR>]"
+)]
 pub struct TraceArgs {
     /// Port that receives the packet
     #[arg(value_name = "PORT")]

@@ -104,7 +104,12 @@ impl Finding {
             Fix::Feature { interface, feature, on } => {
                 format!("ethtool -K {interface} {feature} {}", if *on { "on" } else { "off" })
             }
-            Fix::File { path, value } => format!("echo {value} > {path}"),
+            Fix::File { path, value } => {
+                match path.strip_prefix("/sys/class/net/").and_then(|of| of.strip_suffix("/flags")) {
+                    Some(interface) => format!("ip link set {interface} up"),
+                    None => format!("echo {value} > {path}"),
+                }
+            }
         };
         self.fixable = true;
         self.fix = Some(fix);

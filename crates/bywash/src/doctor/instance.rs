@@ -121,7 +121,11 @@ fn compare(before: &Sample, now: &Sample) -> Vec<Finding> {
                     .mend("remove the key from [kernel] and reload")
             } else {
                 let costs = "the kernel handles these packets, at its rate";
-                Finding::new(Warning, "kernel-policy", what, costs).mend(&kept.allow)
+                let finding = Finding::new(Warning, "kernel-policy", what, costs);
+                match kept.allow.starts_with("`bywash show firewall`") {
+                    true => finding.see(&kept.allow),
+                    false => finding.mend(&kept.allow),
+                }
             };
             found.push(finding.of(port));
         }

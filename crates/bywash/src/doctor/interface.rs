@@ -272,7 +272,8 @@ impl Nic<'_> {
         if self.link.mtu > MTU_OF_A_CELL {
             let what =
                 format!("its MTU is {}: packets longer than {MTU_OF_A_CELL} bytes need larger buffers", self.link.mtu);
-            let costs = "`bywash run` refuses the interface; if the MTU is raised later, longer packets are the kernel's";
+            let costs =
+                "`bywash run` refuses the interface; if the MTU is raised later, longer packets are the kernel's";
             let cell = cell_for(self.link.mtu as usize).unwrap_or(16384);
             let mend = format!("set `cell = {cell}` in [pool], or lower the MTU");
             found.push(Finding::new(Warning, "jumbo", what, costs).mend(mend));
@@ -353,7 +354,8 @@ impl Nic<'_> {
             let what = "the kernel accepts ICMP redirects, which change the routes of IPv4 packets";
             let costs = "IPv4 packets that leave by this interface are left to the kernel";
             found.push(
-                Finding::new(Warning, "accept-redirects", what, costs).fix(Fix::File { path: redirects, value: "0".into() }),
+                Finding::new(Warning, "accept-redirects", what, costs)
+                    .fix(Fix::File { path: redirects, value: "0".into() }),
             );
         }
         if off(&six) {
