@@ -492,9 +492,9 @@ pub static PORT: Section = Section {
             .doc(
                 "Forwarding level of packets received on the port. `driver`: by the XDP program as far as it can; \
                  other packets in user space, or by the kernel where traffic control forwards. `user`: by the workers. \
-                 `kernel`: by the kernel; the port still sends what other ports forward to it. `auto`: `driver` if the \
-                 program is attached natively and no socket uses zero-copy, or if it is attached by traffic control \
-                 and either the kernel forwards or the port is a member of a bridge; else, and always in a switch, \
+                 `kernel`: by the kernel; the port still sends what other ports forward to it. `auto`: in a switch, \
+                 `user`; with a program attached by traffic control, `driver` if the kernel forwards or the port is a \
+                 member of a bridge, else `user`; with native XDP, `driver` unless a socket uses zero-copy; otherwise \
                  `user`.",
             )
             .example("\"user\"")

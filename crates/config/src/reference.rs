@@ -22,9 +22,8 @@ interface = \"eth0\"
 interface = \"eth1\"
 ```
 
-Unknown keys, wrong types and invalid values are errors. Changes take effect at the next start. `bywash reload` applies
-those of ports, pools, `[kernel]`, and `idle` and `cpus` of `[workers]`. It refuses all others, which need a restart:
-`mode`, `sandbox`, `[api]`, `[router]`, `[switch]`, `count` and `counters` of `[workers]`, `cell`, `pages` and `reserve`
+Unknown keys, wrong types and invalid values are errors. `bywash reload` applies changes of ports, pools, `[kernel]`, and
+`idle` and `cpus` of `[workers]`. All others take effect at the next start, and a reload refuses them: `mode`, `sandbox`, `[api]`, `[router]`, `[switch]`, `count` and `counters` of `[workers]`, `cell`, `pages` and `reserve`
 of `[pool]`, and most of a cable downstream ([user guide](user-guide.md#changing-the-configuration-while-it-runs)).
 ";
 
