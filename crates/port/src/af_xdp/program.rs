@@ -409,11 +409,11 @@ impl Program {
     /// VLANs are passed to the kernel, and for a minute calls fail with the same reason. Errors of
     /// [`Program::set_config`].
     pub fn set_vlans(&mut self, vlans: Vec<XdpVlan>) -> Result<(), Error> {
-        if let Some((reason, _)) = self.no_vlans.as_ref().filter(|(_, since)| since.elapsed() < RETRY) {
-            return Err(Error::Load { interface: self.interface.clone(), reason: reason.clone() });
-        }
         if vlans == self.vlans {
             return Ok(());
+        }
+        if let Some((reason, _)) = self.no_vlans.as_ref().filter(|(_, since)| since.elapsed() < RETRY) {
+            return Err(Error::Load { interface: self.interface.clone(), reason: reason.clone() });
         }
         let config = self.config;
         self.vlans = vlans;
