@@ -20,6 +20,7 @@ use crate::obstacle::{Obstacle, obstacle};
 use crate::statistics::{Revocation, Statistics};
 use bywash_exceptions::nft::Interface;
 use bywash_fib::flows::{self, Flow, FlowId, Flows, Refused};
+use bywash_fib::model::Families;
 use rustix::fd::BorrowedFd;
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -53,6 +54,9 @@ pub trait Routes {
 
     /// Returns whether a port is a bridge, of several members.
     fn is_bridge(&self, port: u16) -> bool;
+
+    /// Returns the families whose flows forward packets that a port receives.
+    fn passing(&self, port: u16) -> Families;
 }
 
 /// Seconds for which the kernel keeps connections without seeing their packets. When they change, all connections have
@@ -131,6 +135,8 @@ pub enum Reason {
     Obstacle(Obstacle),
     /// In one direction, the route does not lead out of exactly one port.
     Route,
+    /// Its flow would forward no packet: none of its ports lets packets of flows pass.
+    Held,
     /// The source is translated to an address of this host, but not to one of the egress interface. If the
     /// connection was masqueraded on another interface, which the kernel does not report, it ends it
     /// (nf_nat_oif_changed).
@@ -150,6 +156,7 @@ impl std::fmt::Display for Reason {
                 "not routed between two ports, or packets that leave through one of them are left to the kernel: see \
                  `bywash show placement`",
             ),
+            Self::Held => f.write_str("no flows pass on its ports, or on one of them: see `bywash show placement`"),
             Self::Source => {
                 f.write_str("its source is translated to an address that the egress interface does not have")
             }
@@ -167,8 +174,7 @@ pub fn flow(connection: &Connection, judge: &Judge<'_>, routes: &dyn Routes) -> 
     if !judge.learns_end(connection) {
         return Err(Reason::Obstacle(Obstacle::NotAssured));
     }
-    let towards = |replies| routes.towards(connection.translated(replies).dst.ip()).ok_or(Reason::Route);
-    let ((output, server), (input, client)) = (towards(false)?, towards(true)?);
+    let [(output, server), (input, client)] = ways(connection, routes)?;
     let source = connection.reply.dst.ip();
     if source != connection.key.original.src.ip() && !routes.is_source_of(source, output) {
         return Err(Reason::Source);
@@ -183,6 +189,16 @@ pub fn flow(connection: &Connection, judge: &Judge<'_>, routes: &dyn Routes) -> 
     }
     let Key { protocol, original, .. } = connection.key;
     Ok(Flow { protocol, original: tuple(original), reply: tuple(connection.reply), input, output })
+}
+
+/// Returns the ports that packets of the original direction and replies leave by, with their interfaces, if a flow
+/// between them would forward any packet.
+fn ways<'a>(connection: &Connection, routes: &'a dyn Routes) -> Result<[(u16, &'a Interface); 2], Reason> {
+    let towards = |replies| routes.towards(connection.translated(replies).dst.ip()).ok_or(Reason::Route);
+    let ways = [towards(false)?, towards(true)?];
+    let passing = ways.iter().fold(Families::NONE, |all, (port, _)| all | routes.passing(*port));
+    let passes = if connection.key.original.src.is_ipv6() { passing.v6 } else { passing.v4 };
+    if passes { Ok(ways) } else { Err(Reason::Held) }
 }
 
 fn tuple(of: Tuple) -> flows::Tuple {
@@ -258,7 +274,10 @@ impl Follower {
                 if let Some(id) = known.find(&connection.key) {
                     let judged = known.judge(&connection, terms);
                     known.confirm(id, &judged, &connection, terms);
-                } else if backlog.len() < known.table.room() && obstacle(&connection).is_none() {
+                } else if backlog.len() < known.table.room()
+                    && obstacle(&connection).is_none()
+                    && !matches!(ways(&connection, terms.routes), Err(Reason::Held))
+                {
                     backlog.push(connection.key);
                 }
             }

@@ -5,6 +5,7 @@ use bywash_conntrack::{
 };
 use bywash_exceptions::nft::{Interface, Reader, Ruleset};
 use bywash_fib::flows::{Flow, FlowTables, Flows, Key, Tuple};
+use bywash_fib::model::Families;
 use bywash_lab::{Topology, has_tool, patience, require, require_lab, wait_until};
 use bywash_sync::Qsbr;
 use std::cell::Cell;
@@ -31,6 +32,8 @@ struct Ways {
     output: Cell<u16>,
     /// An address of the host.
     own: Cell<Option<IpAddr>>,
+    /// Families whose flows pass port 0; none pass the others.
+    passing: Cell<Families>,
 }
 
 impl Routes for Ways {
@@ -49,6 +52,10 @@ impl Routes for Ways {
 
     fn is_bridge(&self, _: u16) -> bool {
         false
+    }
+
+    fn passing(&self, port: u16) -> Families {
+        if port == 0 { self.passing.get() } else { Families::NONE }
     }
 }
 
@@ -77,7 +84,14 @@ impl Lab {
             .unwrap();
         let interface = |index, name: &str| Interface { index, name: name.into(), ..Interface::default() };
         let (to_a, to_b) = (interface(2, "r0"), interface(3, "r1"));
-        let ways = Ways { to_a, to_b, a: topology.a().v4.into(), output: Cell::new(1), own: Cell::new(None) };
+        let ways = Ways {
+            to_a,
+            to_b,
+            a: topology.a().v4.into(),
+            output: Cell::new(1),
+            own: Cell::new(None),
+            passing: Cell::new(Families::V4),
+        };
         Self { topology, follower, reader, ruleset, ways }
     }
 
@@ -201,6 +215,26 @@ fn a_flow_follows_the_route() {
     assert_eq!(lab.flow(4000).unwrap().output, 2);
     lab.ways.output.set(NOWHERE);
     lab.consider(4000, true);
+    assert_eq!(lab.flow(4000), None);
+}
+
+/// The kernel goes on checking connections whose flow would forward no packet, and they take no room from others.
+#[test]
+fn a_connection_has_no_flow_where_none_passes() {
+    require!(require_lab(), has_tool("nft"), has_tool("conntrack"));
+    let mut lab = Lab::new(1);
+    let _ends = lab.open(4000..4001);
+    lab.ways.passing.set(Families::V6);
+    assert_eq!(lab.with(Follower::read).unwrap(), Events::All);
+    assert!(!lab.with(|follower, terms| follower.consider(terms).unwrap()).more);
+    lab.consider(4000, false);
+    assert_eq!(lab.flow(4000), None);
+    lab.ways.passing.set(Families::BOTH);
+    assert_eq!(lab.with(Follower::read).unwrap(), Events::All);
+    lab.with(|follower, terms| follower.consider(terms).unwrap());
+    assert!(lab.flow(4000).is_some(), "packets of one direction pass");
+    lab.ways.passing.set(Families::NONE);
+    assert_eq!(lab.with(Follower::read).unwrap(), Events::All);
     assert_eq!(lab.flow(4000), None);
 }
 

@@ -2,7 +2,7 @@
 //! flow.
 
 use crate::flows::{BRIEF, Ends, FIREWALL, LEVELS, run, wait_for_flow};
-use crate::harness::PATIENCE;
+use crate::harness::{Bywash, PATIENCE};
 use crate::raw;
 use bywash_lab::{Topology, has_tool, require, require_lab, wait_until};
 use bywash_wire::build::Packet;
@@ -15,6 +15,25 @@ use std::net::SocketAddr;
 const IDLE: u32 = 20;
 const SHORT: u32 = 120;
 const LONG: u32 = 1200;
+
+/// A rule for packets that belong to no connection, because they are beyond its window, for instance.
+const DROP_INVALID: &str = "insert rule inet filter forward ct state invalid counter drop";
+
+/// Waits until the rule [`DROP_INVALID`] drops packets of host a's that are beyond the window of this connection.
+fn drops_beyond_the_window(lab: &Topology, bywash: &Bywash, (from, to): (SocketAddr, SocketAddr)) {
+    // The window is less than a quarter of all sequence numbers: all of these but one are beyond it.
+    let mac: MacAddr = bywash.port("r0")["mac"].as_str().unwrap().parse().unwrap();
+    let beyond = |quarter: u32| {
+        let packet = Packet::tcp(from, to).tcp_fields(quarter << 30, quarter << 30, ACK);
+        (1, packet.macs(MacAddr([2, 0, 0, 0, 0, 9]), mac).build().unwrap())
+    };
+    raw::send(&lab.a().ns, &lab.a().interface, &(0..4).map(beyond).collect::<Vec<_>>());
+    wait_until("the kernel to drop packets beyond the window", PATIENCE, || {
+        let rules = lab.r().run(&["nft", "list", "chain", "inet", "filter", "forward"]).unwrap().stdout;
+        rules.contains("ct state invalid counter packets") && !rules.contains("counter packets 0 ")
+    })
+    .unwrap();
+}
 
 /// Sets a setting of connection tracking.
 fn set(lab: &Topology, name: &str, value: u32) {
@@ -75,7 +94,7 @@ fn the_window_of_a_connection_without_a_flow_is_checked() {
     require!(require_lab(), has_tool("nft"));
     let lab = Topology::builder().static_neighbours(true).build().unwrap();
     lab.r().nft(FIREWALL).unwrap();
-    lab.r().nft("insert rule inet filter forward ct state invalid counter drop").unwrap();
+    lab.r().nft(DROP_INVALID).unwrap();
     set(&lab, "events", 0);
     let mut tcp = Ends::tcp(&lab, lab.b().v4.into());
     let Ends::Tcp(near, _) = &tcp else { unreachable!() };
@@ -86,18 +105,40 @@ fn the_window_of_a_connection_without_a_flow_is_checked() {
         bywash.show(&["flow-table"])["judged"].as_u64() > Some(1)
     });
     assert_eq!(bywash.show(&["flow-table"])["families"][0]["inserted"], 0);
-    // The window is less than a quarter of all sequence numbers: all of these but one are beyond it.
-    let mac: MacAddr = bywash.port("r0")["mac"].as_str().unwrap().parse().unwrap();
-    let beyond = |quarter: u32| {
-        let packet = Packet::tcp(from, to).tcp_fields(quarter << 30, quarter << 30, ACK);
-        (1, packet.macs(MacAddr([2, 0, 0, 0, 0, 9]), mac).build().unwrap())
-    };
-    raw::send(&lab.a().ns, &lab.a().interface, &(0..4).map(beyond).collect::<Vec<_>>());
-    wait_until("the kernel to drop packets beyond the window", PATIENCE, || {
-        let rules = lab.r().run(&["nft", "list", "chain", "inet", "filter", "forward"]).unwrap().stdout;
-        rules.contains("ct state invalid counter packets") && !rules.contains("counter packets 0 ")
-    })
-    .unwrap();
+    drops_beyond_the_window(&lab, &bywash, (from, to));
     tcp.talk(b"still");
+    bywash.stop();
+}
+
+/// Where a routing rule leaves all packets of a family to the kernel, the kernel goes on checking the window of its
+/// connections, which have no flows then.
+#[test]
+fn the_window_of_a_connection_is_checked_where_no_flows_of_its_family_pass() {
+    require!(require_lab(), has_tool("nft"));
+    let lab = Topology::builder().static_neighbours(true).build().unwrap();
+    lab.r().nft(FIREWALL).unwrap();
+    lab.r().nft(DROP_INVALID).unwrap();
+    // The connections begin before anyone listens.
+    set(&lab, "events", 1);
+    let rule = |what| lab.r().ip(&["rule", what, "from", "10.9.0.0/16", "lookup", "100", "priority", "60"]).unwrap();
+    rule("add");
+    let (mut v4, mut v6) = (Ends::tcp(&lab, lab.b().v4.into()), Ends::tcp(&lab, lab.b().v6.into()));
+    let Ends::Tcp(near, _) = &v4 else { unreachable!() };
+    let ends = (near.local_addr().unwrap(), SocketAddr::from((lab.b().v4, 80)));
+    let bywash = run(&lab, LEVELS[2]);
+    let families = |bywash: &Bywash| [0, 1].map(|at| bywash.show(&["flow-table"])["families"][at]["flows"].as_u64());
+    // Both connections are read at once.
+    bywash.wait("a flow of IPv6", |bywash| families(bywash)[1] == Some(1));
+    assert_eq!(families(&bywash)[0], Some(0));
+    [&mut v4, &mut v6].into_iter().for_each(|ends| ends.talk(b"established"));
+    drops_beyond_the_window(&lab, &bywash, ends);
+    v4.talk(b"still");
+    rule("del");
+    bywash.wait("flows of both", |bywash| {
+        (0..16).for_each(|_| v4.talk(b"translated"));
+        families(bywash) == [Some(1); 2]
+    });
+    rule("add");
+    bywash.wait("no flow of IPv4", |bywash| families(bywash) == [Some(0), Some(1)]);
     bywash.stop();
 }

@@ -36,8 +36,6 @@ const LOOKED_AT: usize = 1 << 17;
 const BURST: usize = 1024;
 /// Reason of a connection whose packets need no flow.
 const NEEDS_NONE: &str = "none: it needs no flow, its packets are forwarded by routes";
-/// Reason why a connection that may have a flow, or has one, is left to the kernel.
-const HELD: &str = "no flows pass on its ports, or on one of them: see `bywash show placement`";
 /// Longest time that judging the connections may take.
 const JUDGING: Duration = Duration::from_secs(30);
 
@@ -148,7 +146,8 @@ impl Established {
         let ruleset = nft::read_whole().map_err(|why| format!("the rules cannot be read: {why}"))?;
         let judge = Judge::new(&ruleset);
         let mut ports = Ports::new(self.tables.clone(), &self.domain);
-        ports.set(links);
+        // The rules' reasons come first.
+        ports.set(links, |_| Families::BOTH);
         let (mut reader, until) = (self.domain.register(), Instant::now() + JUDGING);
         let mut answer = KernelConnections::default();
         let mut reasons: HashMap<String, KernelReason> = HashMap::new();
@@ -213,14 +212,15 @@ impl Established {
         let gates = [flow.input, flow.output].map(|port| self.gates.get(PortId(port)));
         let all = |is: &dyn Fn(&Gate) -> bool| gates.iter().all(is);
         let full = |table: &Table| present(&table.statistics.counts()).iter().sum::<u64>() >= self.limit as u64;
+        let held = &Reason::Held.to_string();
         let reason = match standing {
             _ if all(&|gate| !has(gate.closed)) => NEEDS_NONE,
             _ if self.table.is_none() => "flows are off: `flows` is 0 in [router]",
             Some(Standing::Revoked) => "revoked: it is being closed",
-            Some(Standing::Valid) => HELD,
+            Some(Standing::Valid) => held,
             Some(Standing::Unconfirmed) => "the newest rules are still to be evaluated for it",
             None if self.table.as_ref().is_some_and(full) => "the table is full: `flows` in [router] is its size",
-            None if !self.passes(flow) => HELD,
+            None if !self.passes(flow) => held,
             None => {
                 "it has had few packets so far, or the kernel sends no events of it: it began while Bywash did not listen"
             }

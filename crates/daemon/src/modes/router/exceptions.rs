@@ -241,10 +241,8 @@ impl Guard {
         self.log(&verdict);
         self.verdict = verdict;
         (self.number, self.passing) = (number, false);
-        if let Some(flows) =
-            self.flows.as_ref().filter(|_| self.verdict.gates.values().any(|gate| !gate.flows.is_empty()))
-        {
-            flows.judge(number, &self.ports);
+        if let Some(flows) = &mut self.flows {
+            flows.judge(number, &self.ports, &self.verdict.gates);
         }
         self.open_gates(control, shared);
     }

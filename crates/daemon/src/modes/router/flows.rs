@@ -13,11 +13,12 @@ use bywash_engine::PortId;
 use bywash_exceptions::PortLink;
 use bywash_exceptions::nft::{Interface, Reader};
 use bywash_fib::flows;
+use bywash_fib::model::{Families, Gate};
 use bywash_nl::wake::Wake;
 use bywash_router::tables::Tables;
 use bywash_sync::{Published, Qsbr, lock, qsbr};
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -46,6 +47,8 @@ const READING: u32 = 5;
 pub struct Flows {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
+    /// Set once flows have passed a gate.
+    needed: bool,
 }
 
 struct Shared {
@@ -65,6 +68,8 @@ struct Shared {
 struct Request {
     number: u64,
     ports: Vec<PortLink>,
+    /// Families whose flows pass the gates, by port number.
+    passing: BTreeMap<u16, Families>,
 }
 
 impl Flows {
@@ -80,7 +85,7 @@ impl Flows {
         // A new thread is in the network namespace of the one that starts it.
         let own = Thread { shared: shared.clone(), ports, generation: 0, subscription: Subscription::default() };
         let thread = thread::Builder::new().name("bywash-flows".into()).spawn(move || own.run(table))?;
-        Ok(Self { shared, thread: Some(thread) })
+        Ok(Self { shared, thread: Some(thread), needed: false })
     }
 
     /// Returns the statistics of flows.
@@ -88,9 +93,15 @@ impl Flows {
         self.shared.statistics.clone()
     }
 
-    /// Requests that flows be judged by the rules of this reading, with these ports.
-    pub fn judge(&self, number: u64, ports: &[PortLink]) {
-        let request = Request { number, ports: ports.to_vec() };
+    /// Requests that flows be judged by the rules of this reading, with these ports and gates, if flows pass any of
+    /// these, or have passed any before: a kernel without rules is not made to track connections.
+    pub fn judge(&mut self, number: u64, ports: &[PortLink], gates: &BTreeMap<u16, Gate>) {
+        let passing: BTreeMap<u16, Families> = gates.iter().map(|(port, gate)| (*port, gate.flows)).collect();
+        self.needed |= passing.values().any(|families| !families.is_empty());
+        if !self.needed {
+            return;
+        }
+        let request = Request { number, ports: ports.to_vec(), passing };
         *lock(&self.shared.request) = Some(request);
         self.shared.wake.wake();
     }
@@ -146,14 +157,14 @@ pub(super) struct Ports {
     tables: Arc<Published<Tables>>,
     /// Offline except during a lookup, so that no writer waits for this thread.
     reader: RefCell<qsbr::Reader>,
-    /// Interfaces by port number.
-    interfaces: HashMap<u16, Interface>,
+    /// Interfaces, and the families whose flows pass there, by port number.
+    ports: HashMap<u16, (Interface, Families)>,
 }
 
 impl Routes for Ports {
     fn towards(&self, addr: IpAddr) -> Option<(u16, &Interface)> {
         let PortId(port) = self.ask(|tables| tables.egress(addr))?;
-        Some((port, self.interfaces.get(&port)?))
+        Some((port, &self.ports.get(&port)?.0))
     }
 
     fn is_source_of(&self, addr: IpAddr, port: u16) -> bool {
@@ -167,6 +178,10 @@ impl Routes for Ports {
     fn is_bridge(&self, port: u16) -> bool {
         self.ask(|tables| tables.is_bridged(PortId(port)))
     }
+
+    fn passing(&self, port: u16) -> Families {
+        self.ports.get(&port).map_or(Families::NONE, |(_, passing)| *passing)
+    }
 }
 
 impl Ports {
@@ -174,7 +189,7 @@ impl Ports {
     pub fn new(tables: Arc<Published<Tables>>, domain: &Qsbr) -> Self {
         let mut reader = domain.register();
         reader.offline();
-        Self { tables, reader: RefCell::new(reader), interfaces: HashMap::new() }
+        Self { tables, reader: RefCell::new(reader), ports: HashMap::new() }
     }
 
     fn ask<T>(&self, question: impl FnOnce(&Tables) -> T) -> T {
@@ -185,10 +200,16 @@ impl Ports {
         answer
     }
 
-    /// Sets the ports; returns whether they differ from those before.
-    pub fn set(&mut self, ports: &[PortLink]) -> bool {
-        let interfaces = ports.iter().filter(|port| port.index != 0).map(|port| (port.id, port.interface())).collect();
-        std::mem::replace(&mut self.interfaces, interfaces) != self.interfaces
+    /// Sets the ports, and the families whose flows pass there; returns whether they differ from those before.
+    pub fn set(&mut self, ports: &[PortLink], passing: impl Fn(u16) -> Families) -> bool {
+        let of = |port: &PortLink| (port.id, (port.interface(), passing(port.id)));
+        let ports = ports.iter().filter(|port| port.index != 0).map(of).collect();
+        std::mem::replace(&mut self.ports, ports) != self.ports
+    }
+
+    /// Sets the ports of a reading; returns whether they differ from those before.
+    fn follow(&mut self, request: &Request) -> bool {
+        self.set(&request.ports, |port| request.passing.get(&port).copied().unwrap_or_default())
     }
 }
 
@@ -240,8 +261,8 @@ impl Thread {
         }
     }
 
-    /// Follows the connections as long as the rules stay the same. Returns the first reading with other rules, or with
-    /// other ports; `None` if the thread must end.
+    /// Follows the connections as long as the rules stay the same. Returns the first reading with other rules, other
+    /// ports, or flows of other families that pass these; `None` if the thread must end.
     fn follow(
         &mut self,
         rules: &mut Reader,
@@ -250,7 +271,7 @@ impl Thread {
         failures: &mut Failures,
     ) -> anyhow::Result<Option<Request>> {
         // The gates let no packets of flows pass until the reading is ready.
-        self.ports.set(&request.ports);
+        self.ports.follow(request);
         let ruleset = rules.read_whole()?;
         let judge = Judge::new(&ruleset);
         if judge.subscription() != self.subscription {
@@ -268,7 +289,7 @@ impl Thread {
         while !self.shared.stop.load(Ordering::Acquire) {
             if let Some(next) = self.shared.take() {
                 let same = rules.generation()?.unwrap_or_default() == ruleset.generation;
-                if !same || self.ports.set(&next.ports) {
+                if !same || self.ports.follow(&next) {
                     self.shared.ready.store(0, Ordering::Release);
                     return Ok(Some(next));
                 }
