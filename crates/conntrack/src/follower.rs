@@ -260,15 +260,17 @@ impl Follower {
     }
 
     /// Reads all connections, judges those again that have a flow, and removes flows whose connection is gone. Each
-    /// flow becomes valid as soon as it is judged. Connections without a flow are left to [`Follower::consider`].
+    /// flow becomes valid as soon as it is judged, unless many end meanwhile: then no flow is used until
+    /// [`Follower::receive`] finds that fewer do. Connections without a flow are left to [`Follower::consider`].
     ///
     /// # Errors
     /// If a socket fails. [`Events::Lost`] means that the table must be read again, and that no flow may be used
     /// meanwhile.
     pub fn read(&mut self, terms: &Terms<'_>) -> Result<Events, Error> {
         self.readings += 1;
-        let Self { kernel, known, backlog, .. } = self;
+        let Self { kernel, known, backlog, suspended, .. } = self;
         backlog.clear();
+        let mut ended = 0;
         let all = kernel.read(&mut |item| match item {
             Item::Connection(connection) => {
                 if let Some(id) = known.find(&connection.key) {
@@ -281,7 +283,13 @@ impl Follower {
                     backlog.push(connection.key);
                 }
             }
-            Item::Event(event) => _ = known.handle(&event),
+            Item::Event(event) => {
+                ended += usize::from(known.handle(&event));
+                if ended == MANY {
+                    known.table.set_generation(0);
+                    *suspended = true;
+                }
+            }
             Item::Lost => known.table.set_generation(0),
         })?;
         if all == Events::All {

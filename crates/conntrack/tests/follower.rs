@@ -34,10 +34,15 @@ struct Ways {
     own: Cell<Option<IpAddr>>,
     /// Families whose flows pass port 0; none pass the others.
     passing: Cell<Families>,
+    /// Called when the first connection is judged from now on.
+    meanwhile: Cell<Option<Box<dyn FnOnce()>>>,
 }
 
 impl Routes for Ways {
     fn towards(&self, addr: IpAddr) -> Option<(u16, &Interface)> {
+        if let Some(then) = self.meanwhile.take() {
+            then();
+        }
         let way = if addr == self.a { (0, &self.to_a) } else { (self.output.get(), &self.to_b) };
         Some(way).filter(|(port, _)| *port != NOWHERE)
     }
@@ -60,7 +65,7 @@ impl Routes for Ways {
 }
 
 struct Lab {
-    topology: Topology,
+    topology: Arc<Topology>,
     follower: Follower,
     reader: FlowTables,
     ruleset: Ruleset,
@@ -70,7 +75,7 @@ struct Lab {
 impl Lab {
     /// Creates a lab with room for this number of flows.
     fn new(room: usize) -> Self {
-        let topology = Topology::builder().static_neighbours(true).build().unwrap();
+        let topology = Arc::new(Topology::builder().static_neighbours(true).build().unwrap());
         let r = topology.r();
         r.run(&["nft", FIREWALL]).unwrap();
         let table = Flows::new(&Qsbr::new(), [None, None], room).unwrap();
@@ -91,6 +96,7 @@ impl Lab {
             output: Cell::new(1),
             own: Cell::new(None),
             passing: Cell::new(Families::V4),
+            meanwhile: Cell::new(None),
         };
         Self { topology, follower, reader, ruleset, ways }
     }
@@ -345,6 +351,28 @@ fn no_flow_is_used_while_many_end() {
     end(&mut lab, 10_000..10_010);
     assert!(used(&lab) && lab.follower.flows().len() == 90);
     end(&mut lab, 10_010..10_090);
+    assert!(!used(&lab) && lab.follower.flows().len() == 10);
+    lab.receive();
+    assert!(used(&lab) && lab.follower.flows().len() == 10);
+}
+
+/// Flows that are judged while very many end are not used either.
+#[test]
+fn no_flow_is_used_while_many_end_during_a_reading() {
+    require!(require_lab(), has_tool("nft"), has_tool("conntrack"));
+    let mut lab = Lab::new(1000);
+    let _ends = lab.open(10_000..10_100);
+    (10_000..10_100).for_each(|port| lab.consider(port, false));
+    let used = |lab: &Lab| lab.reader.v4.lookup(&lab.key(10_099, false)).is_some();
+    let topology = lab.topology.clone();
+    let end = move || {
+        for port in 10_000..10_090 {
+            let end = ["conntrack", "-D", "-p", "udp", "--orig-port-src", &port.to_string()];
+            topology.r().run(&end).unwrap();
+        }
+    };
+    lab.ways.meanwhile.set(Some(Box::new(end)));
+    assert_eq!(lab.with(Follower::read).unwrap(), Events::All);
     assert!(!used(&lab) && lab.follower.flows().len() == 10);
     lab.receive();
     assert!(used(&lab) && lab.follower.flows().len() == 10);
