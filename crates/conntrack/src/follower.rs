@@ -116,6 +116,8 @@ pub struct Terms<'a> {
     pub routes: &'a dyn Routes,
     /// The kernel's timeouts.
     pub timeouts: Timeouts,
+    /// Returns whether the other inputs have not changed since.
+    pub are_current: &'a dyn Fn() -> bool,
 }
 
 /// Returns a change without an effect.
@@ -265,13 +267,17 @@ impl Follower {
     ///
     /// # Errors
     /// If a socket fails. [`Events::Lost`] means that the table must be read again, and that no flow may be used
-    /// meanwhile.
+    /// meanwhile; it is also returned if the terms have changed, and no flow is used from that moment on.
     pub fn read(&mut self, terms: &Terms<'_>) -> Result<Events, Error> {
         self.readings += 1;
         let Self { kernel, known, backlog, suspended, .. } = self;
         backlog.clear();
-        let mut ended = 0;
+        let (mut ended, mut outdated) = (0, false);
         let all = kernel.read(&mut |item| match item {
+            Item::Connection(_) if outdated || !(terms.are_current)() => {
+                known.table.set_generation(0);
+                outdated = true;
+            }
             Item::Connection(connection) => {
                 if let Some(id) = known.find(&connection.key) {
                     let judged = known.judge(&connection, terms);
@@ -292,6 +298,9 @@ impl Follower {
             }
             Item::Lost => known.table.set_generation(0),
         })?;
+        if outdated {
+            return Ok(Events::Lost);
+        }
         if all == Events::All {
             let old = |id: &FlowId| known.table.generation(*id) != terms.generation;
             let gone: Vec<FlowId> = known.statistics.flows(0..usize::MAX).into_iter().filter(old).collect();

@@ -10,6 +10,7 @@ use bywash_lab::{Topology, has_tool, patience, require, require_lab, wait_until}
 use bywash_sync::Qsbr;
 use std::cell::Cell;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -36,6 +37,8 @@ struct Ways {
     passing: Cell<Families>,
     /// Called when the first connection is judged from now on.
     meanwhile: Cell<Option<Box<dyn FnOnce()>>>,
+    /// Set if the routes have changed since.
+    changed: Rc<Cell<bool>>,
 }
 
 impl Routes for Ways {
@@ -97,6 +100,7 @@ impl Lab {
             own: Cell::new(None),
             passing: Cell::new(Families::V4),
             meanwhile: Cell::new(None),
+            changed: Rc::default(),
         };
         Self { topology, follower, reader, ruleset, ways }
     }
@@ -121,7 +125,9 @@ impl Lab {
     /// Calls the follower's function with the terms.
     fn with<T>(&mut self, then: impl FnOnce(&mut Follower, &Terms<'_>) -> T) -> T {
         let judge = Judge::new(&self.ruleset);
-        let terms = Terms { generation: GENERATION, judge: &judge, routes: &self.ways, timeouts: TIMEOUTS };
+        let are_current = || !self.ways.changed.get();
+        let (judge, routes, are_current) = (&judge, &self.ways, &are_current);
+        let terms = Terms { generation: GENERATION, judge, routes, timeouts: TIMEOUTS, are_current };
         then(&mut self.follower, &terms)
     }
 
@@ -307,6 +313,26 @@ fn masqueraded_connections_show_that_they_last() {
     // Once it has a flow, it keeps it.
     assert_eq!(lab.with(Follower::read).unwrap(), Events::All);
     assert_eq!(lab.flow(4000).map(|flow| flow.output), Some(1));
+}
+
+/// Flows that were judged by routes that have changed are not used, even while others are still to be judged.
+#[test]
+fn no_flow_is_used_once_terms_change_during_a_reading() {
+    require!(require_lab(), has_tool("nft"), has_tool("conntrack"));
+    let mut lab = Lab::new(1000);
+    let ports = 4000..4002;
+    let _ends = lab.open(ports.clone());
+    ports.clone().for_each(|port| lab.consider(port, false));
+    let used = |lab: &Lab| ports.clone().filter(|port| lab.reader.v4.lookup(&lab.key(*port, false)).is_some()).count();
+    assert_eq!(used(&lab), 2);
+    let changed = lab.ways.changed.clone();
+    lab.ways.meanwhile.set(Some(Box::new(move || changed.set(true))));
+    assert_eq!(lab.with(Follower::read).unwrap(), Events::Lost);
+    assert_eq!((used(&lab), lab.follower.flows().len()), (0, 2));
+    lab.ways.changed.set(false);
+    lab.follower.revoke(GENERATION, Revocation::Rules);
+    assert_eq!(lab.with(Follower::read).unwrap(), Events::All);
+    assert_eq!(used(&lab), 2);
 }
 
 /// The ends of connections are read before candidates are considered, at most 64 at a time.

@@ -83,7 +83,8 @@ impl Flows {
         let shared = Arc::new(Shared { stop, request, ready, routes, wake: Wake::new()?, statistics: Arc::default() });
         let ports = Ports::new(tables, domain);
         // A new thread is in the network namespace of the one that starts it.
-        let own = Thread { shared: shared.clone(), ports, generation: 0, subscription: Subscription::default() };
+        let subscription = Subscription::default();
+        let own = Thread { shared: shared.clone(), ports, generation: 0, subscription, routes: 0 };
         let thread = thread::Builder::new().name("bywash-flows".into()).spawn(move || own.run(table))?;
         Ok(Self { shared, thread: Some(thread), needed: false })
     }
@@ -220,6 +221,8 @@ struct Thread {
     generation: u32,
     /// Events of connections that are received.
     subscription: Subscription,
+    /// Number of changes of routes that valid flows have been judged by.
+    routes: u64,
 }
 
 impl Thread {
@@ -278,12 +281,12 @@ impl Thread {
             follower.listen(Kernel::open(judge.subscription())?);
             self.subscription = judge.subscription();
         }
-        let mut routes = self.shared.routes.load(Ordering::Acquire);
+        self.routes = self.shared.routes.load(Ordering::Acquire);
         let (mut timeouts, mut timeouts_read) = (timeouts()?, Instant::now());
         self.renew_generation(follower, Revocation::Rules);
         self.shared.ready.store(request.number + 1, Ordering::Release);
         let mut reading = Reading::default();
-        reading.done(self.read(follower, &judge, timeouts)?);
+        self.read(follower, &judge, timeouts, &mut reading)?;
         failures.end();
         let (mut renewal, mut considering) = (Instant::now(), Considering::default());
         while !self.shared.stop.load(Ordering::Acquire) {
@@ -295,15 +298,14 @@ impl Thread {
                 }
                 self.shared.ready.store(next.number + 1, Ordering::Release);
             }
-            let changed = self.shared.routes.load(Ordering::Acquire);
-            if std::mem::replace(&mut routes, changed) != changed && judge.asks_routes() {
+            if self.routes_changed(&judge) {
                 self.renew_generation(follower, Revocation::Rules);
                 reading.wanted = true;
             }
             if reading.due().is_some_and(|due| due <= Instant::now()) {
                 // The reading discards pending events: flows that have been added since the change may have ended.
                 self.renew_generation(follower, Revocation::Rules);
-                reading.done(self.read(follower, &judge, timeouts)?);
+                self.read(follower, &judge, timeouts, &mut reading)?;
             }
             if timeouts_read.elapsed() >= TIMEOUTS {
                 let before = std::mem::replace(&mut timeouts, self::timeouts()?);
@@ -317,7 +319,7 @@ impl Thread {
             if follower.receive()? == Events::Lost {
                 // The end of any connection may be among the lost events.
                 self.renew_generation(follower, Revocation::Lost);
-                reading.done(self.read(follower, &judge, timeouts)?);
+                self.read(follower, &judge, timeouts, &mut reading)?;
             }
             if renewal <= Instant::now() {
                 renewal = Instant::now() + follower.renew(&timeouts)?;
@@ -339,7 +341,7 @@ impl Thread {
     }
 
     fn terms<'a>(&'a self, judge: &'a Judge<'a>, timeouts: Timeouts) -> Terms<'a> {
-        Terms { generation: self.generation, judge, routes: &self.ports, timeouts }
+        Terms { generation: self.generation, judge, routes: &self.ports, timeouts, are_current: &|| true }
     }
 
     /// Revokes all flows.
@@ -348,12 +350,32 @@ impl Thread {
         follower.revoke(self.generation, why);
     }
 
-    /// Reads all connections; returns the time that it took.
-    fn read(&mut self, follower: &mut Follower, judge: &Judge<'_>, timeouts: Timeouts) -> anyhow::Result<Duration> {
+    /// Returns whether routes have changed since the last call, if the rules look up routes.
+    fn routes_changed(&mut self, judge: &Judge<'_>) -> bool {
+        let changed = self.shared.routes.load(Ordering::Acquire);
+        std::mem::replace(&mut self.routes, changed) != changed && judge.asks_routes()
+    }
+
+    /// Reads all connections. If routes change meanwhile, which revokes all flows at once, another reading is wanted.
+    fn read(
+        &mut self,
+        follower: &mut Follower,
+        judge: &Judge<'_>,
+        timeouts: Timeouts,
+        reading: &mut Reading,
+    ) -> anyhow::Result<()> {
         let start = Instant::now();
         for _ in 0..TRIES {
-            if follower.read(&self.terms(judge, timeouts))? == Events::All {
-                return Ok(start.elapsed());
+            let are_current = || !judge.asks_routes() || self.shared.routes.load(Ordering::Acquire) == self.routes;
+            let read = follower.read(&Terms { are_current: &are_current, ..self.terms(judge, timeouts) })?;
+            let changed = self.routes_changed(judge);
+            if changed {
+                self.renew_generation(follower, Revocation::Rules);
+            }
+            if changed || read == Events::All {
+                reading.done(start.elapsed());
+                reading.wanted = changed;
+                return Ok(());
             }
             self.renew_generation(follower, Revocation::Lost);
         }
