@@ -12,7 +12,7 @@
 //! Except for changes of marks, where rules match them, only events of ends are received, and by default only those of
 //! assured connections: a flood of short connections costs little.
 
-use crate::connection::{Connection, Key, TCP, Tuple, UDP, status};
+use crate::connection::{Connection, Key, TCP, Tuple, UDP, status, tcp};
 use crate::judge::{Judge, Refusal};
 use crate::kernel::{Change, Changed, Error, Events, Item, Kernel};
 use crate::message::Event;
@@ -37,9 +37,9 @@ const JUDGED: usize = 64;
 /// and a new connection takes its key, the new one is renewed by mistake; examining few flows at a time keeps that
 /// window short.
 const PART: usize = 128;
-/// Timeout for a connection that turns out to be closing when it is renewed, in seconds: the kernel's default for the
-/// longest of TCP's closing states (nf_conntrack_tcp_timeout_time_wait).
-const CLOSING: u32 = 120;
+/// Timeout for a connection that turns out to be opening or closing when it is renewed, in seconds: the kernel's default
+/// for the longest of TCP's states at its beginning and its end (nf_conntrack_tcp_timeout_syn_sent, _time_wait).
+const BRIEF: u32 = 120;
 
 /// Routes of a router, by which a connection's interfaces are found.
 pub trait Routes {
@@ -84,6 +84,23 @@ impl Timeouts {
     fn renewal(&self, key: Key) -> Change {
         let timeout = if key.protocol == TCP { self.tcp } else { self.udp };
         Change { timeout: Some(timeout.saturating_add(timeout / 4)), ..without_window_check(key) }
+    }
+
+    /// Returns the seconds that a connection of this state is given which was renewed by mistake; `None` if it lasts as
+    /// long as one in use. One that has taken the key of another may not have been answered.
+    fn brief(&self, renewed: &Connection) -> Option<u32> {
+        let unanswered = match obstacle(renewed) {
+            Some(Obstacle::NotAssured) => true,
+            Some(Obstacle::NotEstablished) => false,
+            _ => return None,
+        };
+        let (protocol, state) = (renewed.key.protocol, renewed.tcp_state);
+        match protocol {
+            // Packets of a connection whose beginning was not seen (nf_conntrack_tcp_timeout_unacknowledged).
+            TCP if unanswered && state == Some(tcp::ESTABLISHED) => Some(BRIEF.max(self.tcp_stalled)),
+            TCP => Some(BRIEF),
+            _ => Some(BRIEF.min(self.udp)),
+        }
     }
 
     /// Returns the seconds after which a connection expires if it is not used. The kernel does not show them for one
@@ -427,21 +444,21 @@ impl Follower {
             }
         }
         let changes: Vec<Change> = used.iter().map(|(_, change)| *change).collect();
-        let mut closing = Vec::new();
+        let mut mistaken = Vec::new();
         for ((id, change), changed) in used.into_iter().zip(kernel.change(&changes)?) {
             match changed {
                 Changed::To(connection) if known.is_as_judged(id, &connection) => {}
                 Changed::To(connection) => {
                     known.remove(id, Revocation::Changed);
-                    if obstacle(&connection) == Some(Obstacle::NotEstablished) {
-                        closing.push(Change { timeout: Some(CLOSING), liberal: false, ..change });
+                    if let Some(timeout) = timeouts.brief(&connection) {
+                        mistaken.push(Change { timeout: Some(timeout), liberal: false, ..change });
                     }
                 }
                 Changed::Unreported => known.remove(id, Revocation::Changed),
                 Changed::Gone => known.remove(id, Revocation::Gone),
             }
         }
-        kernel.change(&closing)?;
+        kernel.change(&mistaken)?;
         let pass = Duration::from_secs(timeouts.pass().into());
         let parts = u32::try_from(places.div_ceil(PART)).unwrap_or(u32::MAX).max(1);
         Ok((pass / parts).clamp(Duration::from_millis(1), Duration::from_secs(1)))

@@ -1,7 +1,7 @@
 //! The follower's table of flows, beside connections of the kernel's.
 
 use bywash_conntrack::{
-    Change, Events, Follower, Judge, Kernel, Revocation, Routes, Subscription, Terms, Timeouts, UDP,
+    Change, Events, Follower, Judge, Kernel, Revocation, Routes, Subscription, TCP, Terms, Timeouts, UDP,
 };
 use bywash_exceptions::nft::{Interface, Reader, Ruleset};
 use bywash_fib::flows::{Flow, FlowTables, Flows, Key, Tuple};
@@ -9,7 +9,8 @@ use bywash_fib::model::Families;
 use bywash_lab::{Topology, has_tool, patience, require, require_lab, wait_until};
 use bywash_sync::Qsbr;
 use std::cell::Cell;
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::io::Write;
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -162,7 +163,7 @@ impl Lab {
         let (IpAddr::V4(src), IpAddr::V4(dst)) = (src, dst) else { unreachable!() };
         let ports = [src_port.to_be_bytes(), dst_port.to_be_bytes()].concat().try_into().unwrap();
         let addresses = [src.octets(), dst.octets()].concat().try_into().unwrap();
-        let hit = self.reader.v4.lookup(&Key::new(&[addresses], ports, UDP, flow.input));
+        let hit = self.reader.v4.lookup(&Key::new(&[addresses], ports, flow.protocol, flow.input));
         assert!(hit.is_some());
         self.reader.v4.count(hit, 100);
     }
@@ -558,6 +559,40 @@ fn connections_in_use_are_renewed() {
         lab.flow(4000).is_none()
     })
     .unwrap();
+}
+
+/// A connection may take the key of one whose end has not been read yet, and is renewed in its place.
+#[test]
+fn a_new_connection_does_not_inherit_the_timeout() {
+    require!(require_lab(), has_tool("nft"), has_tool("conntrack"));
+    let mut lab = Lab::new(1000);
+    lab.load("insert rule inet filter forward meta l4proto tcp accept");
+    let (to, own) = (SocketAddr::from((lab.topology.b().v4, 80)), IpAddr::from(lab.topology.a().v4));
+    let listener = lab.topology.b().ns.enter(|| TcpListener::bind(to)).unwrap().unwrap();
+    let mut near = lab.topology.a().ns.enter(|| TcpStream::connect(to)).unwrap().unwrap();
+    let (_far, from) = listener.accept().unwrap();
+    let shown = |lab: &Lab| lab.topology.r().run(&["conntrack", "-L", "-p", "tcp"]).unwrap().stdout;
+    wait_until("an assured connection", LIMIT, || shown(&lab).contains("[ASSURED]")).unwrap();
+    assert_eq!(lab.with(Follower::read).unwrap(), Events::All);
+    lab.with(|follower, terms| follower.consider(terms).unwrap());
+    let original = Tuple { src: own, dst: to.ip(), src_port: from.port(), dst_port: 80 };
+    let id = lab.follower.flows().find(TCP, &original).expect("a flow");
+    // The server no longer answers.
+    let drop = "add table ip t; add chain ip t c { type filter hook input priority 0; policy drop; }";
+    lab.topology.b().ns.run(&["nft", drop]).unwrap();
+    lab.topology.r().run(&["conntrack", "-D", "-p", "tcp"]).unwrap();
+    near.write_all(b"more").unwrap();
+    wait_until("a new connection", LIMIT, || shown(&lab).contains("[UNREPLIED]")).unwrap();
+    let flow = lab.follower.flows().flow(id);
+    let soon = Timeouts { tcp: 432_000, tcp_stalled: 8, udp: 8 };
+    wait_until("the renewal", LIMIT, || {
+        lab.count(&flow);
+        lab.follower.renew(&soon).unwrap();
+        lab.follower.flows().is_empty()
+    })
+    .unwrap();
+    let left: u32 = shown(&lab).split_whitespace().nth(2).unwrap().parse().unwrap();
+    assert!(left <= 300, "{}", shown(&lab));
 }
 
 /// The kernel does not announce that a connection expires before it collects it.
