@@ -17,7 +17,7 @@ use crate::judge::{Judge, Refusal};
 use crate::kernel::{Change, Changed, Error, Events, Item, Kernel};
 use crate::message::Event;
 use crate::obstacle::{Obstacle, obstacle};
-use crate::statistics::{Revocation, Statistics};
+use crate::statistics::{Revocation, Statistics, packets_since};
 use bywash_exceptions::nft::Interface;
 use bywash_fib::flows::{self, Flow, FlowId, Flows, Refused};
 use bywash_fib::model::Families;
@@ -424,9 +424,10 @@ impl Follower {
                 continue;
             }
             let flow = known.table.flow(id);
-            let packets = known.table.traffic(id).iter().fold(0, |sum, one| one.packets.wrapping_add(sum));
+            let traffic = known.table.traffic(id);
             let renewal = timeouts.renewal(key(&flow));
             let (renews, expires) = known.statistics.with_state(id, |state| {
+                let packets = packets_since(state.packets, &traffic);
                 if state.packets != packets {
                     (state.packets, state.used, state.unrenewed) = (packets, now, true);
                 }

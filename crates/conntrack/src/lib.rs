@@ -24,4 +24,4 @@ pub use judge::{Judge, Refusal};
 pub use kernel::{Change, Changed, Error, Events, Item, Kernel, Subscription, read_connections};
 pub use message::{Event, parse_event};
 pub use obstacle::{Obstacle, obstacle};
-pub use statistics::{Counts, Revocation, Statistics, Times};
+pub use statistics::{Counts, Revocation, Statistics, Times, packets_since};

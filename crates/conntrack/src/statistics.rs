@@ -71,8 +71,8 @@ pub(crate) struct FlowState {
     pub id: u32,
     /// Hash of status, mark and identifier when they were judged.
     pub judged: u64,
-    /// Packets when its use was last examined, modulo 2^32.
-    pub packets: u32,
+    /// Packets when its use was last examined.
+    pub packets: u64,
     /// Time at which it was inserted.
     began: u32,
     /// Time at which its use was last seen.
@@ -83,6 +83,13 @@ pub(crate) struct FlowState {
     pub unrenewed: bool,
     /// Time at which its connection expires unless it is renewed, or the kernel has seen further packets.
     pub expires: u32,
+}
+
+/// Returns the packets of a flow that had `before` when its use was last examined: the table counts them modulo 2^32.
+/// `before` has to be read first.
+pub fn packets_since(before: u64, traffic: &[Traffic; 2]) -> u64 {
+    let now = traffic.iter().fold(0, |sum: u32, one| sum.wrapping_add(one.packets));
+    before + u64::from(now.wrapping_sub(before as u32))
 }
 
 /// Times of a flow.
@@ -119,6 +126,12 @@ impl Statistics {
     /// numbers.
     pub fn places(&self) -> [usize; 2] {
         lock(&self.states).each_ref().map(Vec::len)
+    }
+
+    /// Returns the packets that a flow had when its use was last examined; see [`packets_since`].
+    pub fn packets(&self, id: FlowId) -> u64 {
+        let states = lock(&self.states);
+        states[usize::from(id.is_v6())].get(id.index()).filter(|state| state.present).map_or(0, |state| state.packets)
     }
 
     /// Returns the times of flows, in their order.
@@ -161,13 +174,14 @@ impl Statistics {
 
     /// Counts a flow that was removed with this traffic.
     pub(crate) fn removed(&self, id: FlowId, why: Revocation, traffic: [Traffic; 2]) {
-        self.with_state(id, |state| state.present = false);
+        let packets = self.with_state(id, |state| {
+            state.present = false;
+            packets_since(state.packets, &traffic)
+        });
         let mut counts = lock(&self.counts);
         counts.removed[usize::from(id.is_v6())] += 1;
-        for Traffic { packets, bytes } in traffic {
-            counts.retired.0 += u64::from(packets);
-            counts.retired.1 += bytes;
-        }
+        counts.retired.0 += packets;
+        counts.retired.1 += traffic.iter().map(|one| one.bytes).sum::<u64>();
         counts.revoke(why, 1);
     }
 
@@ -217,13 +231,18 @@ mod tests {
         [a, b].into_iter().for_each(|id| statistics.inserted(id, 1, 1, 9));
         assert_eq!((statistics.places(), statistics.flows(0..9)), ([4, 2], vec![a, b]));
         statistics.revoked(Revocation::Lost);
-        let traffic = [Traffic { packets: 2, bytes: 200 }, Traffic { packets: u32::MAX, bytes: 1 }];
-        statistics.removed(a, Revocation::Closed, traffic);
+        let traffic = |packets| [Traffic { packets: 2, bytes: 200 }, Traffic { packets, bytes: 1 }];
+        let examined = packets_since(statistics.packets(a), &traffic(u32::MAX - 3));
+        statistics.with_state(a, |state| state.packets = examined);
+        assert_eq!(statistics.packets(a), u64::from(u32::MAX - 1));
+        // The table's number has passed zero.
+        statistics.removed(a, Revocation::Closed, traffic(1));
+        assert_eq!(statistics.packets(a), 0);
         assert_eq!(statistics.flows(0..9), [b]);
         assert_eq!(statistics.times([b].into_iter()), [Times { age: 0, idle: 0 }]);
         let counts = statistics.counts();
         assert_eq!((counts.inserted, counts.removed, counts.lost), ([1, 1], [1, 0], 1));
-        assert_eq!(counts.retired, (2 + u64::from(u32::MAX), 201));
+        assert_eq!(counts.retired, (4 + u64::from(u32::MAX), 201));
         let [rules, lost, failed, gone, closed, changed] = counts.revoked;
         assert_eq!([rules, lost, failed, gone, closed, changed], [0, 2, 0, 0, 1, 0]);
         assert_eq!(counts.last.map(|last| last.1), Some(Revocation::Closed));

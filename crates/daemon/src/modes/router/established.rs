@@ -11,7 +11,7 @@ use bywash_api::{
     KernelReason, LastRevoked,
 };
 use bywash_conntrack::{
-    Connection, Counts, Judge, Reason, Revocation, Statistics, TCP, Times, UDP, flow, read_connections,
+    Connection, Counts, Judge, Reason, Revocation, Statistics, TCP, Times, UDP, flow, packets_since, read_connections,
 };
 use bywash_engine::{PORTS, PortId};
 use bywash_exceptions::PortLink;
@@ -132,9 +132,11 @@ impl Established {
             if n.is_multiple_of(BURST) {
                 reader.quiescent();
             }
-            for Traffic { packets: more, bytes } in flows.at(id).map_or([Traffic::default(); 2], |l| l.traffic) {
-                packets += u64::from(more);
-                octets += bytes;
+            // Its record is not used for another flow meanwhile.
+            let before = statistics.packets(id);
+            if let Some(Listed { traffic, .. }) = flows.at(id) {
+                packets += packets_since(before, &traffic);
+                octets += traffic.iter().map(|one| one.bytes).sum::<u64>();
             }
         }
         let grown = |most: &AtomicU64, now: u64| most.fetch_max(now, Ordering::Relaxed).max(now);
