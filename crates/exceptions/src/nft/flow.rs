@@ -20,7 +20,7 @@ pub struct Interface {
     /// Name.
     pub name: String,
     /// Set if packets may have a mark when they are received: a veth whose peer is in the same network namespace leaves
-    /// them the mark of their sender (SO_MARK), which XDP does not see.
+    /// them the mark of their sender (SO_MARK), which XDP does not see, and its socket.
     pub marked: bool,
     /// Interfaces below it, by kernel index and name: its packets pass their ingress and egress hooks, too.
     pub below: Vec<(u32, String)>,
@@ -359,8 +359,14 @@ impl<'f> View<'f> {
             meta::L4PROTO => single(Some(flow.protocol), ""),
             // PACKET_HOST: others are not forwarded.
             meta::PKTTYPE if flow.course != Course::Sent => single(Some(0), ""),
-            // Forwarded packets have no socket.
-            meta::SKUID | meta::SKGID | meta::CGROUP if flow.course == Course::Forwarded => Load::Break,
+            // Forwarded packets have no socket once IP has received them (ip_rcv_core, ip6_rcv_core).
+            meta::SKUID | meta::SKGID | meta::CGROUP if flow.course == Course::Forwarded => match &flow.input {
+                Some(Interface { marked: true, .. }) if self.hook == Hook::Ingress => {
+                    Load::Either(packets(meta::name(key)))
+                }
+                None if self.hook == Hook::Ingress => Load::Either(flows("ingress interface")),
+                _ => Load::Break,
+            },
             _ => Load::Either(packets(meta::name(key))),
         }
     }

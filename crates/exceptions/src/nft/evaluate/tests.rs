@@ -529,6 +529,25 @@ fn marks_of_packets_need_not_be_known() {
     assert_eq!(kept(&answer(vec![base("c", 2, 0, false, &[marked()])], Vec::new(), &flow)).1, "mark");
 }
 
+/// A veth whose peer is in the same network namespace leaves packets the socket of their sender until IP receives them.
+#[test]
+fn owners_of_packets_are_not_known_before_ip_receives_them() {
+    let owner = |key| rule(&[&[load(key), is(&1000u32.to_ne_bytes()), drop()]]);
+    for key in [meta::SKUID, meta::SKGID, meta::CGROUP] {
+        let at = |hook, flow: &Flow| {
+            let mut chain = base("c", hook, 0, true, &[owner(key)]);
+            chain.base.as_mut().unwrap().devices = vec![IfMatch::Name("p0".into())];
+            answer(vec![chain], Vec::new(), flow)
+        };
+        let paired = Interface { marked: true, ..masqueraded().input.unwrap() };
+        let paired = Flow { input: Some(paired), ..masqueraded() };
+        assert_eq!(kept(&at(5, &paired)).1, meta::name(key));
+        assert_eq!([0, 2, 4].map(|hook| at(hook, &paired)), [ACCEPTED; 3]);
+        assert_eq!(at(5, &masqueraded()), ACCEPTED);
+        assert!(matches!(at(5, &Flow { input: None, ..masqueraded() }), Answer::Depends { .. }));
+    }
+}
+
 #[test]
 fn zones_may_differ_between_directions() {
     let zone = |direction| Expression::Ct { key: ct::ZONE, direction, register: 0 };
