@@ -95,7 +95,7 @@ pub struct Connection {
     pub key: Key,
     /// Addresses and ports of a reply: translation makes them differ from the reverse of the first packet's.
     pub reply: Tuple,
-    /// Identifier (`conntrack -o id`). The next connection with this key has the same one if the kernel happens to store
+    /// Identifier (`conntrack -o id`). The next connection with this key has the same one if the kernel happens to keep
     /// it at the same place (nf_ct_get_id).
     pub id: u32,
     /// Status bits; see [`status`].

@@ -37,8 +37,9 @@ const JUDGED: usize = 64;
 /// and a new connection takes its key, the new one is renewed by mistake; examining few flows at a time keeps that
 /// window short.
 const PART: usize = 128;
-/// Timeout for a connection that turns out to be opening or closing when it is renewed, in seconds: the kernel's default
-/// for the longest of TCP's states at its beginning and its end (nf_conntrack_tcp_timeout_syn_sent, _time_wait).
+/// Timeout for a connection that turns out to be opening or closing when it is renewed, in seconds: the kernel's
+/// default for the longest of TCP's states at its beginning and its end (nf_conntrack_tcp_timeout_syn_sent,
+/// _time_wait).
 const BRIEF: u32 = 120;
 
 /// Routes of a router, by which a connection's interfaces are found.
