@@ -74,7 +74,7 @@ pub struct Lane {
     pub from: usize,
     /// Receiving port. If `None`, arrivals are not checked.
     pub to: Option<usize>,
-    /// Frames to send.
+    /// Frames to send. Replayed frames are only counted on arrival: their receiving port must be that of no other lane.
     pub templates: Arc<Templates>,
     /// Rate in frames per second; `None` sends as fast as possible.
     pub pps: Option<f64>,
@@ -99,7 +99,8 @@ pub struct Trial<'a> {
     pub drain: u64,
     /// Longest delay in nanoseconds that a late sender makes up for.
     pub catch_up: u64,
-    /// Callback to run at this time, in nanoseconds after the start.
+    /// Callback to run at this time, in nanoseconds after the start. From then on, ports may be down: a reset of the
+    /// device can take the links down.
     pub event: Option<(u64, Event<'a>)>,
     /// Ends the trial early when set.
     pub stop: &'a AtomicBool,
@@ -157,6 +158,17 @@ pub enum Limit {
     Receiver,
 }
 
+impl Limit {
+    /// Returns a description for the user.
+    pub fn description(self) -> &'static str {
+        match self {
+            Self::Generator => "the generator was the limit, not the device: it sent frames late",
+            Self::Sender => "the sending port lost frames, not the device",
+            Self::Receiver => "the receiving port lost frames, not the device: it cannot take more",
+        }
+    }
+}
+
 /// Result of a lane.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct LaneResult {
@@ -179,7 +191,8 @@ pub struct LaneResult {
     /// Frames not received, regardless of where they were lost.
     pub lost: u64,
     /// Lost frames that the receiving port dropped or the sending port did not send, unless it passes frames to the
-    /// device itself ([`Bench::hands_over`]).
+    /// device itself ([`Bench::hands_over`]). The frames that a receiving port dropped are divided between its lanes in
+    /// proportion to their losses: whose they were is not known.
     pub lost_by_tester: u64,
     /// Frames lost by the device, in percent of those offered to it.
     pub loss_percent: f64,
@@ -191,7 +204,7 @@ pub struct LaneResult {
     pub displacement: u64,
     /// Frames of the stream received by another port.
     pub misdirected: u64,
-    /// Frames without a stamp received by the receiving port.
+    /// Frames without a stamp received by the receiving port, or all frames if they are replayed.
     pub plain: u64,
     /// Latency of the received frames.
     pub latency: Option<Latency>,
@@ -311,18 +324,24 @@ impl Bench {
         }
     }
 
-    fn check(&self, lane: &Lane) -> Result<(), TrialError> {
+    /// Checks that the port carries frames of this length, given without FCS.
+    ///
+    /// # Errors
+    /// [`TrialError::TooLong`].
+    pub fn check_length(&self, port: usize, longest: usize) -> Result<(), TrialError> {
         const FCS: usize = 4;
-        let longest = lane.templates.longest();
-        let room = self.bufs.arena().max_data();
-        for place in [Some(lane.from), lane.to].into_iter().flatten().map(|port| &self.places[port]) {
-            let most = place.port.max_frame().min(room);
-            if longest > most {
-                let (most, longest) = (most + FCS, longest + FCS);
-                let advice = if most < room { "raise its MTU" } else { "a packet buffer holds no more" };
-                return Err(TrialError::TooLong { port: place.name.clone(), most, longest, advice });
-            }
+        let (place, room) = (&self.places[port], self.bufs.arena().max_data());
+        let most = place.port.max_frame().min(room);
+        if longest <= most {
+            return Ok(());
         }
+        let advice = if most < room { "raise its MTU" } else { "a packet buffer holds no more" };
+        Err(TrialError::TooLong { port: place.name.clone(), most: most + FCS, longest: longest + FCS, advice })
+    }
+
+    fn check(&self, lane: &Lane) -> Result<(), TrialError> {
+        let ports = [Some(lane.from), lane.to].into_iter().flatten();
+        ports.map(|port| self.check_length(port, lane.templates.longest())).collect::<Result<(), _>>()?;
         self.up().map_err(|e| match e {
             TrialError::Down { port, reason } => TrialError::NotUp { port, reason },
             e => e,
@@ -450,6 +469,31 @@ fn per_second(frames: u64, time: u64) -> f64 {
     if time == 0 { 0.0 } else { frames.saturating_sub(1) as f64 * 1e9 / time as f64 }
 }
 
+/// Frames of a lane.
+struct Totals {
+    frames: u64,
+    plain: u64,
+    received: u64,
+    lost: u64,
+    /// Frames that the sending port lost.
+    unsent: u64,
+}
+
+/// Divides `lost`, a count of a port, in proportion to the losses of the port's lanes, and returns the share of the
+/// lane that is marked. The shares add up to `lost`, or to all losses if those are fewer.
+fn share(lost: u64, losses: impl Iterator<Item = (bool, u64)>) -> u64 {
+    let (mut before, mut own, mut all) = (0, 0, 0);
+    for (marked, loss) in losses {
+        if marked {
+            (before, own) = (all, loss);
+        }
+        all += loss;
+    }
+    let lost = u128::from(lost.min(all));
+    let up_to = |n: u64| (lost * u128::from(n) / u128::from(all.max(1))) as u64;
+    up_to(before + own) - up_to(before)
+}
+
 /// State of a running trial.
 struct Run {
     first: u16,
@@ -459,6 +503,8 @@ struct Run {
     changed: Vec<Option<Changed>>,
     losses: Vec<[u64; 2]>,
     plain: Vec<u64>,
+    /// For each port, true if it receives replayed frames.
+    replayed: Vec<bool>,
     began: u64,
 }
 
@@ -482,6 +528,9 @@ impl Run {
             changed: vec![None; trial.lanes.len()],
             losses: trial.lanes.iter().map(|lane| losses(bench, lane)).collect(),
             plain: bench.places.iter().map(|place| place.plain).collect(),
+            replayed: (0..bench.places.len())
+                .map(|port| trial.lanes.iter().any(|lane| lane.to == Some(port) && lane.templates.is_replay()))
+                .collect(),
             began: now_ns(),
         }
     }
@@ -495,7 +544,7 @@ impl Run {
     ) -> Result<(), TrialError> {
         self.began = now_ns();
         let (mut check, mut done) = (self.began + CHECK, None);
-        let mut outcome = Ok(());
+        let (mut outcome, mut happened) = (Ok(()), false);
         let mut sources_done = !sources_run(false);
         loop {
             let now = now_ns();
@@ -523,11 +572,12 @@ impl Run {
                 && let Some((_, event)) = trial.event.take()
             {
                 event(&mut bench.devices, now);
+                happened = true;
             }
             if now >= check {
                 check = now + CHECK;
                 // The port may be up again before all sources have ended: the first error counts.
-                if outcome.is_ok() {
+                if outcome.is_ok() && !happened {
                     outcome = bench.up();
                 }
                 let over = |lane: &Lane| match trial.length {
@@ -574,13 +624,14 @@ impl Run {
             let now = now_ns();
             let arena = bench.bufs.arena();
             for frame in batch.as_slice() {
-                let Some(stamp) = find(arena.data(frame)) else {
+                // A replayed frame may have a stamp, of the time when it was captured.
+                let Some(stamp) = (!self.replayed[port]).then(|| find(arena.data(frame))).flatten() else {
                     place.plain += 1;
                     continue;
                 };
                 let lane = usize::from(stamp.stream.wrapping_sub(self.first));
                 match (lanes.get(lane), self.receivers.get_mut(lane)) {
-                    (Some(lane), Some(receiver)) if lane.to == Some(port) => receiver.see(stamp, frame.len(), now),
+                    (Some(lane), Some(receiver)) if lane.to == Some(port) => receiver.see(stamp, now),
                     (Some(_), Some(receiver)) => receiver.misdirected += 1,
                     // Frame of an earlier trial, or a learning frame.
                     _ => {}
@@ -591,23 +642,33 @@ impl Run {
     }
 
     fn results(&self, bench: &Bench, trial: &Trial<'_>, sent: &[Option<Sent>]) -> Vec<LaneResult> {
+        let totals = |(i, lane): (usize, &Lane)| {
+            let frames = match (&self.senders[i], sent[i]) {
+                (Some(sender), _) => sender.sent,
+                (None, sent) => sent.map_or(0, |sent| sent.frames),
+            };
+            let plain = lane.to.map_or(0, |to| bench.places[to].plain - self.plain[to]);
+            // Frames without a stamp are only counted.
+            let received = if lane.templates.is_replay() { plain } else { self.receivers[i].order.received };
+            let lost = if lane.to.is_some() { frames.saturating_sub(received) } else { 0 };
+            let unsent = lost_unsent(bench, lane, self.losses[i], sent[i]);
+            Totals { frames, plain, received, lost, unsent }
+        };
+        let totals: Vec<Totals> = trial.lanes.iter().enumerate().map(totals).collect();
         let lane = |(i, lane): (usize, &Lane)| {
             let receiver = &self.receivers[i];
-            let unsent = lost_unsent(bench, lane, self.losses[i], sent[i]);
+            let Totals { frames, plain, received, lost, unsent } = totals[i];
             let lost_here = losses(bench, lane)[1].saturating_sub(self.losses[i][1]);
-            let (frames, time, behind) = match (&self.senders[i], sent[i]) {
-                (Some(sender), _) => (sender.sent, sender.time(), sender.pacer.behind()),
-                (None, Some(sent)) => (sent.frames, sent.time, sent.behind),
-                (None, None) => (0, 0, 0),
+            let beside = trial.lanes.iter().zip(&totals).enumerate().filter(|(_, (other, _))| other.to == lane.to);
+            let beside = beside.map(|(n, (_, totals))| (n == i, totals.lost.saturating_sub(totals.unsent)));
+            let (time, behind) = match (&self.senders[i], sent[i]) {
+                (Some(sender), _) => (sender.time(), sender.pacer.behind()),
+                (None, sent) => sent.map_or((0, 0), |sent| (sent.time, sent.behind)),
             };
             let offered = frames.saturating_sub(unsent);
             let sent_pps = per_second(offered, time);
             let order = &receiver.order;
-            let plain = lane.to.map_or(0, |to| bench.places[to].plain - self.plain[to]);
-            // Frames without a stamp are only counted.
-            let received = if lane.templates.is_replay() { plain } else { order.received };
-            let lost = if lane.to.is_some() { frames.saturating_sub(received) } else { 0 };
-            let lost_by_tester = lost.min(unsent + lost_here);
+            let lost_by_tester = lost.min(unsent + share(lost_here, beside));
             let mut limits = vec![];
             // The rate of a few frames is not precise to a thousandth.
             let slow = lane.pps.is_some_and(|pps| frames > 1000 && per_second(frames, time) < pps * (1.0 - TOLERANCE));

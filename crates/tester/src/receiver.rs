@@ -15,10 +15,6 @@ const CURVE: [f64; 17] =
 pub struct Receiver {
     /// Statistics from sequence numbers.
     pub order: Order,
-    /// Bytes of the received frames, without FCS.
-    pub bytes: u64,
-    /// Frames stamped later than they arrived: sender and receiver do not share a clock.
-    pub unclocked: u64,
     /// Frames received by another port, or with an impossible sequence number.
     pub misdirected: u64,
     /// Arrival time of the first frame, in nanoseconds.
@@ -34,8 +30,6 @@ impl Default for Receiver {
     fn default() -> Self {
         Self {
             order: Order::default(),
-            bytes: 0,
-            unclocked: 0,
             misdirected: 0,
             first: None,
             last: 0,
@@ -49,15 +43,14 @@ impl Default for Receiver {
 impl Receiver {
     /// Records a frame of this stream that arrived at `now`.
     #[inline]
-    pub fn see(&mut self, stamp: Stamp, len: usize, now: u64) {
+    pub fn see(&mut self, stamp: Stamp, now: u64) {
         if !self.order.see(stamp.sequence) {
             self.misdirected += 1;
             return;
         }
-        self.bytes += len as u64;
-        match (now.checked_sub(stamp.time), &mut self.delays) {
-            (Some(delay), Some(delays)) => delays.saturating_record(delay),
-            _ => self.unclocked += 1,
+        // A damaged stamp can be of a later time.
+        if let (Some(delay), Some(delays)) = (now.checked_sub(stamp.time), &mut self.delays) {
+            delays.saturating_record(delay);
         }
         if self.first.is_none() {
             self.first = Some(now);

@@ -1,9 +1,10 @@
 //! Trials over a simulated device with known limits, in one thread.
 
 use bywash_frame::{Arena, ArenaConfig, Batch, Buffers, PoolConfig, PoolSet};
-use bywash_port::{NullPort, Port, PortState, by_port, pair};
+use bywash_port::{NullPort, PairPort, Port, PortCounters, PortState, by_port, pair};
 use bywash_tester::{
-    Bench, Device, Lane, LaneResult, Length, Limit, Planted, Sent, Sizes, Source, Stream, Task, Trial, TrialError,
+    Bench, Device, Lane, LaneResult, Length, Limit, Planted, Sent, Sizes, Source, Stamp, Stream, Task, Templates,
+    Trial, TrialError,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -282,6 +283,83 @@ fn what_a_port_refuses_is_not_offered_unless_the_device_refuses_it() {
     }
 }
 
+/// A port that receives from two devices in turn, and loses every other frame of the first.
+struct Joint {
+    ends: [PairPort; 2],
+    turns: u64,
+    frames: u64,
+}
+
+impl Port for Joint {
+    fn rx_burst(&mut self, bufs: &mut Buffers, out: &mut Batch) -> usize {
+        self.turns += 1;
+        let Self { ends: [losing, other], turns, frames } = self;
+        if turns.is_multiple_of(2) {
+            return other.rx_burst(bufs, out);
+        }
+        let mut got = Batch::new();
+        losing.rx_burst(bufs, &mut got);
+        got.filter(|_, frame| {
+            *frames += 1;
+            if frames.is_multiple_of(2) {
+                return Some(frame);
+            }
+            losing.counters().rx_ring_full.add(1);
+            bufs.free_one(frame);
+            None
+        });
+        got.move_to(out)
+    }
+
+    fn tx_burst(&mut self, _: &mut Buffers, _: &mut Batch) -> usize {
+        0
+    }
+
+    fn counters(&self) -> Arc<PortCounters> {
+        self.ends[0].counters()
+    }
+
+    fn close(&mut self, bufs: &mut Buffers) {
+        self.ends.iter_mut().for_each(|end| end.close(bufs));
+    }
+}
+
+#[test]
+fn what_a_shared_receiver_loses_is_counted_once() {
+    let pools = pools();
+    let mut bench = Bench::new(Buffers::attach(&pools, 0));
+    let (device, left, right) = Device::new(Planted::default(), 3);
+    let (lossy, other_left, other_right) = Device::new(Planted { drop: 0.25, ..Planted::default() }, 4);
+    bench.add("left", Box::new(left));
+    bench.add("other", Box::new(other_left));
+    bench.add("joint", Box::new(Joint { ends: [right, other_right], turns: 0, frames: 0 }));
+    bench.add_device(device);
+    bench.add_device(lossy);
+    let lanes = [0, 1].map(|from| Lane { from, to: Some(2), ..lane(20_000.0) });
+    let results = run(&mut bench, lanes.to_vec(), Length::Frames(4000)).unwrap();
+    let sum = |count: fn(&LaneResult) -> u64| results.iter().map(count).sum::<u64>();
+    assert_eq!(results[0].lost, 2000, "{results:?}");
+    assert!((700..1300).contains(&results[1].lost), "{results:?}");
+    // Nobody knows whose frames the ring had no room for.
+    assert_eq!((sum(|r| r.lost_by_tester), sum(LaneResult::lost_by_device)), (2000, results[1].lost), "{results:?}");
+    assert!(results.iter().all(|r| r.limits.contains(&Limit::Receiver) && r.lost_by_tester <= r.lost), "{results:?}");
+    drop(bench);
+    all_back(&pools);
+}
+
+#[test]
+fn replayed_frames_may_have_stamps() {
+    let pools = pools();
+    let mut bench = bench(&pools, Planted { drop: 0.25, ..Planted::default() });
+    let stamped = Stream::default().templates().unwrap();
+    let mut frame = vec![0; stamped.longest()];
+    stamped.write(0, Stamp { stream: 0, sequence: 7, time: 0 }, &mut frame);
+    let templates = Arc::new(Templates::replay(vec![frame]).unwrap());
+    let r = &run(&mut bench, vec![Lane { templates, ..lane(20_000.0) }], Length::Frames(4000)).unwrap()[0];
+    assert_eq!((r.received + r.lost, r.received, r.misdirected), (4000, r.plain, 0), "{r:?}");
+    assert!((700..1300).contains(&r.lost) && r.latency.is_none(), "{r:?}");
+}
+
 /// A port whose link is down while the flag is set.
 struct Cut(NullPort, Arc<AtomicBool>);
 
@@ -331,6 +409,32 @@ fn a_port_that_is_down_for_a_moment_ends_the_sources() {
     let error = failed.unwrap_err().to_string();
     assert!(error.contains("port `far` went down in the middle of a trial: cut"), "{error}");
     assert!(reports < 200, "the source went on: {reports} reports");
+}
+
+#[test]
+fn a_link_that_an_event_takes_down_does_not_end_the_trial() {
+    let pools = pools();
+    let mut bench = Bench::new(Buffers::attach(&pools, 0));
+    let down = Arc::new(AtomicBool::new(false));
+    bench.add("near", Box::new(NullPort::default()));
+    bench.add("far", Box::new(Cut(NullPort::default(), down.clone())));
+    let stop = AtomicBool::new(false);
+    let mut last = 0;
+    let results = bench.run(&mut Trial {
+        lanes: vec![lane(10_000.0)],
+        length: Length::Time(300 * MS),
+        drain: 0,
+        catch_up: MS,
+        event: Some((100 * MS, &mut |_, _| down.store(true, Ordering::Relaxed))),
+        stop: &stop,
+        progress: &mut |ns, _| last = ns,
+    });
+    let r = &results.unwrap()[0];
+    assert_eq!((r.received, r.lost), (0, r.sent), "{r:?}");
+    assert!(down.load(Ordering::Relaxed) && last > 250 * MS, "{last}");
+    // The next trial says so if the link is still down.
+    let error = run(&mut bench, vec![lane(10_000.0)], Length::Frames(1)).unwrap_err().to_string();
+    assert!(error.contains("port `far` does not work: cut"), "{error}");
 }
 
 #[test]

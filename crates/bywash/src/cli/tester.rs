@@ -90,7 +90,7 @@ pub struct GenArgs {
     pub ttl: u8,
 
     /// Replay the frames of this capture file in a loop instead of generating frames; they are only counted, without
-    /// sequence or latency checks
+    /// sequence or latency checks, so that each sender needs an --rx of its own
     #[arg(long, value_name = "FILE", conflicts_with_all = ["size", "imix", "flows", "src", "dst", "vlan", "src_mac"])]
     pub pcap: Option<PathBuf>,
 

@@ -41,6 +41,13 @@ pub fn run(args: &GenArgs) -> anyhow::Result<()> {
     if let Some(twice) = listed.iter().enumerate().find(|(i, name)| listed[..*i].contains(name)) {
         bail!(Usage(format!("interface `{}` is listed twice", twice.1)));
     }
+    if args.pcap.is_some() && !args.rx.is_empty() && distinct(args.rx.iter()).len() < listed.len() {
+        bail!(Usage(
+            "--pcap with one --rx for several interfaces: replayed frames are only counted, which does not show whose \
+             are lost: give each interface an --rx of its own"
+                .into()
+        ));
+    }
     let names = distinct(args.interfaces.iter().chain(&args.rx));
     let replay = args.pcap.as_ref().map(PcapSource::load).transpose()?;
     let replay = replay.and_then(|source| Templates::replay(source.frames().collect())).map(Arc::new);

@@ -1,7 +1,7 @@
 //! Text output of the tester.
 
 use crate::config::count;
-use bywash_tester::{LaneResult, Limit, wire_bits};
+use bywash_tester::{LaneResult, wire_bits};
 
 /// Formats a number with three decimals and a unit prefix: `1.230 M`.
 pub fn scaled(n: f64) -> String {
@@ -48,11 +48,7 @@ pub fn lane(r: &LaneResult, mean_size: f64) -> String {
         }
     }
     for limit in &r.limits {
-        lines += match limit {
-            Limit::Generator => "  note      the generator was the limit, not the device: it sent frames late\n",
-            Limit::Sender => "  note      the sending port lost frames, not the device\n",
-            Limit::Receiver => "  note      the receiving port lost frames, not the device: it cannot take more\n",
-        };
+        lines += &format!("  note      {}\n", limit.description());
     }
     lines
 }
