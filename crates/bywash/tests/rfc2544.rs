@@ -167,7 +167,7 @@ fn an_interrupted_run_goes_on() {
     let directory = tempfile::tempdir().unwrap();
     let text = KNOWN.replace("sizes = [64]", "sizes = [64, 128, 256, 512]").replace(
         "tests = [\"throughput\", \"latency\", \"loss\", \"back-to-back\", \"recovery\", \"reset\"]",
-        "tests = [\"recovery\"]",
+        "tests = [\"latency\"]",
     );
     let config = write(directory.path(), &text);
     let state = directory.path().join("plan.toml.state.json");
@@ -177,6 +177,7 @@ fn an_interrupted_run_goes_on() {
     // Without a report, the run has not succeeded.
     assert_eq!(first.wait(patience(PATIENCE)).unwrap().code(), Some(1), "{}", first.output());
     assert!(first.output().contains("bywash: interrupted: run the same command again"), "{}", first.output());
+    assert!(first.output().contains("  latency       at 50 %: "), "{}", first.output());
     let kept: Value = serde_json::from_slice(&std::fs::read(&state).unwrap()).unwrap();
     let kept = &kept["report"]["sizes"];
     assert!((1..4).contains(&kept.as_array().unwrap().len()), "{kept}");
@@ -187,7 +188,7 @@ fn an_interrupted_run_goes_on() {
     let (status, output) = run(&[&config, "--json"]);
     assert_eq!(status, Some(0), "{output}");
     let sizes = &json(&output)["sizes"];
-    assert_eq!((sizes.as_array().unwrap().len(), &sizes[0]["recovery"]), (4, &kept[0]["recovery"]), "{sizes}");
+    assert_eq!((sizes.as_array().unwrap().len(), &sizes[0]["latency"]), (4, &kept[0]["latency"]), "{sizes}");
 }
 
 /// Pairs of a tester's interfaces, `t0` and `t1` and so on, connected to a router that forwards between the two of each
@@ -303,6 +304,30 @@ fn what_the_router_refuses_is_its_loss() {
 }
 
 #[test]
+fn sizes_that_no_port_carries_are_refused_before_the_first_trial() {
+    let directory = tempfile::tempdir().unwrap();
+    let text = KNOWN.replace("sizes = [64]", "sizes = [64, 9000]").replace("\", \"reset\"]", "\"]");
+    let (status, output) = run(&[&write(directory.path(), &text)]);
+    assert!(status == Some(1) && output.contains("bytes at most (FCS included), but 9000 are requested"), "{output}");
+    assert!(!directory.path().join("plan.toml.state.json").exists() && !output.contains("64 B"), "{output}");
+}
+
+#[test]
+fn what_is_complete_is_printed_with_an_error() {
+    require!(require_lab());
+    let links = Links::new(1);
+    let directory = tempfile::tempdir().unwrap();
+    let mut plan = links.plan().replace("\"latency\", \"loss\", \"back-to-back\", \"recovery\", ", "");
+    let (from, to) = (plan.find("reset = ").unwrap(), plan.find("[plan]").unwrap());
+    plan.replace_range(from..to, "reset = \"false\"\n");
+    let mut ran = links.start(&[&write(directory.path(), &plan), "--json"]);
+    assert_eq!(ran.wait(patience(PATIENCE)).unwrap().code(), Some(1), "{}", ran.output());
+    assert!(ran.output().contains("the reset command failed"), "{}", ran.output());
+    let size = &json(&ran.output())["sizes"][0];
+    assert!(size["throughput"]["pps"].as_f64().is_some_and(|pps| pps > 0.0) && size["reset"].is_null(), "{size}");
+}
+
+#[test]
 fn what_is_wrong_with_a_file_is_said() {
     let directory = tempfile::tempdir().unwrap();
     let pair = "[[pair]]\nfrom = \"a\"\nto = \"b\"\n";
@@ -313,6 +338,11 @@ fn what_is_wrong_with_a_file_is_said() {
         ("[device]\n[plan]\nseconds = 0", "plan.seconds = 0: expected 0.01 to 86400"),
         ("[device]\n[plan]\ntests = [\"reset\"]", "needs a command that resets the device"),
         ("[device]\n[plan]\ntests = [\"speed\"]", "unknown variant `speed`"),
+        (
+            "[device]\n[plan]\ntests = [\"recovery\", \"throughput\"]",
+            "plan.tests: `recovery` evaluates the throughput: list \"throughput\" before it",
+        ),
+        ("[device]\n[plan]\ntests = [\"latency\", \"back-to-back\"]", "`back-to-back` evaluates the throughput"),
         ("[device]\n", "the link's rate is not known"),
         ("max_rate = \"max\"\n[device]\n", "expected a rate at which the search can start"),
         ("[[pair]]\nfrom = \"a\"\nto = \"a\"\n", "interface `a` is listed twice"),

@@ -1,7 +1,7 @@
 //! Evaluation of a benchmark's trials, by results made up here.
 
 use bywash_tester::rfc2544::{Plan, Report, Rig, SizeReport, Test, Want, html};
-use bywash_tester::{LaneResult, Length, TrialError};
+use bywash_tester::{LaneResult, Length, Limit, TrialError};
 
 const HIGHEST: f64 = 100_000.0;
 
@@ -137,4 +137,25 @@ fn a_burst_that_was_lost_is_the_devices_limit() {
         let burst = size.back_to_back.unwrap();
         assert_eq!((burst.range.1, burst.unbounded, burst.generator_was_the_limit), (longest, false, false));
     }
+}
+
+#[test]
+fn what_the_tester_lost_is_noted_with_the_result() {
+    // Of 1000 frames, the receiving port lost 600: the others show no loss by the device.
+    let here =
+        |lane| LaneResult { received: 400, lost: 600, lost_by_tester: 600, limits: vec![Limit::Receiver], ..lane };
+    for test in [Test::Throughput, Test::Latency, Test::Loss, Test::BackToBack, Test::Recovery, Test::Reset] {
+        let (size, page) = run(test, |want| vec![lane(want.pps, want.pps), here(lane(want.pps, want.pps))]);
+        assert_eq!(size.lost_by_tester, [(test, Limit::Receiver)]);
+        let noted = format!("64 B, {}: the receiving port lost frames", test.name());
+        assert!(page.contains(&noted), "{noted}: {page}");
+        let (size, page) = run(test, |want| vec![lane(want.pps, want.pps)]);
+        assert!(size.lost_by_tester.is_empty() && !page.contains("lost frames"), "{page}");
+    }
+    // The search ends below the rates at which the device and the receiving port lost frames.
+    let (size, page) = run(Test::Throughput, |want| {
+        let all = lane(want.pps, want.pps);
+        vec![if want.pps > 50_000.0 { LaneResult { loss_percent: 1.0, ..here(all) } } else { all }]
+    });
+    assert!(size.throughput.unwrap().pps > 49_000.0 && size.lost_by_tester.is_empty(), "{page}");
 }

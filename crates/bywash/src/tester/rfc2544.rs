@@ -8,7 +8,7 @@ use crate::error::Usage;
 use crate::stdout::stdout;
 use anyhow::{Context as _, bail, ensure};
 use bywash_frame::{Arena, ArenaConfig, Buffers, PoolConfig, PoolSet};
-use bywash_tester::rfc2544::{Plan, Report, Rig, Test, Want, html};
+use bywash_tester::rfc2544::{Plan, Report, Rig, SizeReport, Test, Want, html};
 use bywash_tester::{
     Bench, Device, LEARNING, Lane, LaneResult, Planted, Rate, Sizes, Stamp, Stream, Templates, Trial, TrialError,
 };
@@ -125,17 +125,21 @@ pub fn run(args: &Rfc2544Args) -> anyhow::Result<()> {
     if shown {
         let _ = writeln!(std::io::stderr());
     }
+    let interrupted = stop.load(Ordering::Relaxed);
+    // Also after an error: with a corrected file, the run starts over.
+    if (done.is_ok() && !interrupted) || report.sizes.iter().any(has_results) {
+        if args.json {
+            writeln!(stdout(), "{}", serde_json::to_string(&report)?)?;
+        } else {
+            table(&report)?;
+        }
+    }
     done?;
-    if stop.load(Ordering::Relaxed) {
+    if interrupted {
         bail!("interrupted: run the same command again to resume from `{}`", state.display());
     }
     if let Some(page) = &args.html {
         std::fs::write(page, html(&report)).with_context(|| format!("cannot write `{}`", page.display()))?;
-    }
-    if args.json {
-        writeln!(stdout(), "{}", serde_json::to_string(&report)?)?;
-    } else {
-        table(&report)?;
     }
     // The report is complete: the next run starts from the beginning.
     let _ = std::fs::remove_file(&state);
@@ -198,6 +202,15 @@ fn check(file: &File) -> Result<(), String> {
     within("accepted_loss", plan.accepted_loss, 0.0, 100.0)?;
     within("burst_seconds", plan.burst_seconds, 0.0001, 3600.0)?;
     plan.latency_loads.iter().try_for_each(|load| within("latency_loads", *load, 0.1, 1000.0))?;
+    for (i, test) in plan.tests.iter().enumerate() {
+        let throughput = plan.tests[..i].contains(&Test::Throughput);
+        if matches!(test, Test::BackToBack | Test::Recovery) && !throughput {
+            return Err(format!(
+                "plan.tests: `{}` evaluates the throughput: list \"throughput\" before it",
+                test.name()
+            ));
+        }
+    }
     let resets = file.reset.is_some() || file.device.is_some_and(|device| device.reset_ms > 0);
     if plan.tests.contains(&Test::Reset) && !resets {
         return Err("the test `reset` needs a command that resets the device: reset = \"..\"".into());
@@ -316,7 +329,7 @@ fn own(file: &File, stop: Arc<AtomicBool>) -> anyhow::Result<BenchRig> {
     let directions = vec![PairDirection { from, to, stream: Stream::default() }];
     let (plan, reset_ms) = (file.plan.clone(), device.reset_ms);
     let benched = BenchRig { bench, directions, plan, rate, line, reset: None, reset_ms, stop, _ports: None };
-    benched.rates_are_known()?;
+    benched.check()?;
     Ok(benched)
 }
 
@@ -364,14 +377,21 @@ fn interfaces(file: &File, stop: Arc<AtomicBool>) -> anyhow::Result<BenchRig> {
     let (bench, held) = (opened.bench, opened.held);
     let (plan, reset) = (file.plan.clone(), file.reset.clone());
     let benched = BenchRig { bench, directions, plan, rate, line, reset, reset_ms: 0, stop, _ports: Some(held) };
-    benched.rates_are_known()?;
+    benched.check()?;
     Ok(benched)
 }
 
 impl BenchRig {
-    fn rates_are_known(&self) -> anyhow::Result<()> {
-        let known = self.rate.pps(64.0, self.line).map_err(|why| Usage(format!("max_rate: {why}, or set line_rate")));
-        known.map(drop).map_err(Into::into)
+    /// Checks that the highest rate is known and that frames of all sizes can be sent: an error of the last size would
+    /// otherwise come only after the trials of all others.
+    fn check(&self) -> anyhow::Result<()> {
+        self.rate.pps(64.0, self.line).map_err(|why| Usage(format!("max_rate: {why}, or set line_rate")))?;
+        for size in &self.plan.sizes {
+            for (port, frame) in self.learning_frames(*size)? {
+                self.bench.check_length(port, frame.len())?;
+            }
+        }
+        Ok(())
     }
 
     fn templates(&self, size: usize) -> Result<Vec<Arc<Templates>>, TrialError> {
@@ -452,6 +472,18 @@ impl Rig for BenchRig {
     }
 }
 
+/// Returns whether at least one test of this size is complete.
+fn has_results(size: &SizeReport) -> bool {
+    use Test::*;
+    [Throughput, Latency, Loss, BackToBack, Recovery, Reset].into_iter().any(|test| size.has(test))
+}
+
+/// Writes the notes on the results of a test in the lines before, if the tester itself lost frames.
+fn note_losses(out: &mut impl Write, size: &SizeReport, test: Test) -> std::io::Result<()> {
+    let mut limits = size.lost_by_tester.iter().filter(|(of, _)| *of == test);
+    limits.try_for_each(|(_, limit)| writeln!(out, "  note          {}", limit.description()))
+}
+
 /// Writes the note on the result in the line before, if the generator was the limit.
 fn note(out: &mut impl Write, limited: bool) -> std::io::Result<()> {
     if limited {
@@ -462,7 +494,7 @@ fn note(out: &mut impl Write, limited: bool) -> std::io::Result<()> {
 
 fn table(report: &Report) -> anyhow::Result<()> {
     let mut out = stdout();
-    for s in &report.sizes {
+    for s in report.sizes.iter().filter(|s| has_results(s)) {
         writeln!(out, "{} B, up to {}pps", s.size, print::scaled(s.highest_pps))?;
         if let Some(t) = &s.throughput {
             let least = if t.generator_was_the_limit { "at least " } else { "" };
@@ -473,6 +505,7 @@ fn table(report: &Report) -> anyhow::Result<()> {
                 writeln!(out, "  note          no rate without loss: latency, recovery and reset are not tested")?;
             }
         }
+        note_losses(&mut out, s, Test::Throughput)?;
         for at in s.latency.iter().flatten() {
             let l = &at.latency;
             writeln!(
@@ -481,9 +514,11 @@ fn table(report: &Report) -> anyhow::Result<()> {
                 at.load, l.min_us, l.mean_us, l.p50_us, l.p99_9_us, l.max_us
             )?;
         }
+        note_losses(&mut out, s, Test::Latency)?;
         for at in s.loss.iter().flatten() {
             writeln!(out, "  loss          at {:.1} %: {:.4} %", at.load, at.loss)?;
         }
+        note_losses(&mut out, s, Test::Loss)?;
         if let Some(b) = &s.back_to_back {
             let least = if b.is_lower_bound() { "at least " } else { "" };
             writeln!(
@@ -495,10 +530,12 @@ fn table(report: &Report) -> anyhow::Result<()> {
             )?;
             note(&mut out, b.generator_was_the_limit)?;
         }
+        note_losses(&mut out, s, Test::BackToBack)?;
         if let Some(r) = s.recovery {
             writeln!(out, "  recovery      {:.3} ms", r.seconds * 1e3)?;
             note(&mut out, r.generator_was_the_limit)?;
         }
+        note_losses(&mut out, s, Test::Recovery)?;
         if let Some(r) = s.reset {
             let least = if r.recovered { "" } else { "at least " };
             writeln!(out, "  reset         {least}{:.1} ms", r.seconds * 1e3)?;
@@ -506,6 +543,7 @@ fn table(report: &Report) -> anyhow::Result<()> {
                 writeln!(out, "  note          the device did not recover before the end of the trial")?;
             }
         }
+        note_losses(&mut out, s, Test::Reset)?;
     }
     Ok(())
 }

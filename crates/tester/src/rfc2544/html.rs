@@ -103,6 +103,11 @@ fn table(page: &mut String, report: &Report) {
         any(|s| s.reset.is_some_and(|r| !r.recovered)),
         "Reset ≥: the device did not recover before the end of the trial.",
     );
+    for s in &report.sizes {
+        for (test, limit) in &s.lost_by_tester {
+            note(true, &format!("{} B, {}: {}.", s.size, test.name(), limit.description()));
+        }
+    }
 }
 
 fn throughput(page: &mut String, sizes: &[SizeReport]) {

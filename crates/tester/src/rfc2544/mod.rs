@@ -6,7 +6,7 @@
 mod chart;
 mod html;
 
-use crate::bench::{LaneResult, Length, TrialError};
+use crate::bench::{LaneResult, Length, Limit, TrialError};
 use crate::rate::wire_bits;
 use crate::receiver::Latency;
 use crate::search::{Answer, highest};
@@ -41,7 +41,7 @@ const BURST: f64 = 0.02;
 pub struct Plan {
     /// Frame sizes in bytes, FCS included.
     pub sizes: Vec<usize>,
-    /// Tests, run in this order for each size.
+    /// Tests, run in this order for each size. Back-to-back and recovery evaluate the throughput, which must come before.
     pub tests: Vec<Test>,
     /// Duration of a trial; RFC 2544 asks for 60.
     pub seconds: f64,
@@ -147,6 +147,10 @@ pub struct SizeReport {
     pub recovery: Option<Recovery>,
     /// Time without frames after a reset.
     pub reset: Option<Reset>,
+    /// Tests in which the tester itself lost frames of trials that the result is based on, and the port that did:
+    /// [`Limit::Sender`] or [`Limit::Receiver`]. The device has not been tested with those frames.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lost_by_tester: Vec<(Test, Limit)>,
 }
 
 /// Highest rate without loss.
@@ -251,7 +255,7 @@ impl Report {
                     continue;
                 }
                 let mut found = done.clone();
-                Doing { plan: &plan, rig, tell, size: *size }.test(*test, &mut found)?;
+                Doing { plan: &plan, rig, tell, size: *size, limits: vec![] }.test(*test, &mut found)?;
                 if rig.stopped() {
                     return Ok(());
                 }
@@ -271,6 +275,18 @@ impl BackToBack {
 }
 
 impl Test {
+    /// Returns the name, as in a plan.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Throughput => "throughput",
+            Self::Latency => "latency",
+            Self::Loss => "loss",
+            Self::BackToBack => "back-to-back",
+            Self::Recovery => "recovery",
+            Self::Reset => "reset",
+        }
+    }
+
     /// Returns whether the test's rates follow from the throughput.
     fn follows_throughput(self) -> bool {
         matches!(self, Self::Latency | Self::Recovery | Self::Reset)
@@ -283,7 +299,8 @@ impl SizeReport {
         self.throughput.as_ref().is_some_and(|t| t.pps <= 0.0)
     }
 
-    fn has(&self, test: Test) -> bool {
+    /// Returns whether the test has been run.
+    pub fn has(&self, test: Test) -> bool {
         match test {
             Test::Throughput => self.throughput.is_some(),
             Test::Latency => self.latency.is_some(),
@@ -308,6 +325,8 @@ struct Outcome {
     loss: f64,
     /// Set if the generator missed its rate.
     slow: bool,
+    /// Ports of the tester that lost frames.
+    limits: Vec<Limit>,
     lanes: Vec<LaneResult>,
 }
 
@@ -316,6 +335,8 @@ struct Doing<'a, R> {
     rig: &'a mut R,
     tell: &'a mut dyn FnMut(&str),
     size: usize,
+    /// Ports of the tester that lost frames of trials that the result is based on.
+    limits: Vec<Limit>,
 }
 
 impl<R: Rig> Doing<'_, R> {
@@ -328,7 +349,17 @@ impl<R: Rig> Doing<'_, R> {
             Test::Recovery => found.recovery = Some(self.recovery(found)?),
             Test::Reset => found.reset = Some(self.reset(found)?),
         }
+        found.lost_by_tester.extend(self.limits.drain(..).map(|limit| (test, limit)));
         Ok(())
+    }
+
+    /// Records that the result is based on this trial.
+    fn rely_on(&mut self, got: &Outcome) {
+        for limit in &got.limits {
+            if !self.limits.contains(limit) {
+                self.limits.push(*limit);
+            }
+        }
     }
 
     fn time(&self) -> Length {
@@ -346,7 +377,9 @@ impl<R: Rig> Doing<'_, R> {
         let timed = |lane: &&LaneResult| lane.sent == 0 || lane.seconds > 0.0;
         let below = |lane: &LaneResult| reached(lane) < lane.asked_pps.unwrap_or(0.0) * (1.0 - near);
         let slow = lanes.iter().filter(timed).any(below);
-        Ok(Outcome { pps, loss, slow, lanes })
+        let limits = lanes.iter().filter(|lane| lane.lost_by_tester > 0).flat_map(|lane| lane.limits.clone());
+        let limits = limits.filter(|limit| *limit != Limit::Generator).collect();
+        Ok(Outcome { pps, loss, slow, limits, lanes })
     }
 
     /// Runs a trial; repeats it if the generator missed its rate, and returns the best.
@@ -376,8 +409,12 @@ impl<R: Rig> Doing<'_, R> {
             (self.tell)(&format!("{} B, throughput: {pps:.0} pps", self.size));
             let got = self.best(self.want(pps, length))?;
             trials.push((got.pps, got.loss));
-            limited |= got.slow && got.loss <= accepted;
-            Ok(if got.loss <= accepted { Answer::Good(got.pps) } else { Answer::Bad })
+            if got.loss > accepted {
+                return Ok(Answer::Bad);
+            }
+            limited |= got.slow;
+            self.rely_on(&got);
+            Ok(Answer::Good(got.pps))
         })?;
         let percent = pps * 100.0 / top;
         let bits = pps * wire_bits(self.size as f64);
@@ -392,9 +429,10 @@ impl<R: Rig> Doing<'_, R> {
             for n in 0..self.plan.latency_trials.max(1) {
                 (self.tell)(&format!("{} B, latency at {load} %: trial {}", self.size, n + 1));
                 let want = self.want(pps, self.time());
-                let lanes = self.best(want)?.lanes;
+                let done = self.best(want)?;
+                self.rely_on(&done);
                 // Report the direction with the longer delay.
-                let slowest = lanes.into_iter().filter_map(|lane| lane.latency);
+                let slowest = done.lanes.into_iter().filter_map(|lane| lane.latency);
                 got.extend(slowest.max_by(|a, b| a.mean_us.total_cmp(&b.mean_us)));
                 if self.rig.stopped() {
                     break;
@@ -414,6 +452,7 @@ impl<R: Rig> Doing<'_, R> {
             (self.tell)(&format!("{} B, loss at {load} %", self.size));
             let length = self.time();
             let got = self.best(self.want(found.highest_pps * load / 100.0, length))?;
+            self.rely_on(&got);
             all.push(LossAt { pps: got.pps, load: got.pps * 100.0 / found.highest_pps, loss: got.loss });
             without = if got.loss > 0.0 { 0 } else { without + 1 };
             // Two trials in a row without loss end the test (26.3).
@@ -432,8 +471,12 @@ impl<R: Rig> Doing<'_, R> {
             let frames = highest(most, 0.002, |frames| {
                 (self.tell)(&format!("{} B, back to back: search {}, {frames:.0} frames", self.size, n + 1));
                 let got = self.best(self.want(pps, Length::Frames(frames.round() as u64)))?;
-                limited |= got.slow && got.loss <= 0.0;
-                Ok(if got.loss <= 0.0 { Answer::Good(frames) } else { Answer::Bad })
+                if got.loss > 0.0 {
+                    return Ok(Answer::Bad);
+                }
+                limited |= got.slow;
+                self.rely_on(&got);
+                Ok(Answer::Good(frames))
             })?;
             longest.push(frames.round() as u64);
             if self.rig.stopped() {
@@ -464,6 +507,7 @@ impl<R: Rig> Doing<'_, R> {
         let frames = at + (half * seconds) as u64;
         let want = Want { change: Some((at, half)), ..self.want(over, Length::Frames(frames)) };
         let got = self.best(want)?;
+        self.rely_on(&got);
         let seconds = got.lanes.iter().filter_map(|lane| lane.recovery).fold(0.0, f64::max);
         Ok(Recovery { seconds, generator_was_the_limit: got.slow })
     }
@@ -472,7 +516,9 @@ impl<R: Rig> Doing<'_, R> {
         (self.tell)(&format!("{} B, reset", self.size));
         let length = self.time();
         let want = Want { reset: true, ..self.want(found.rate() * 0.9, length) };
-        let lanes = self.once(want)?.lanes;
+        let got = self.once(want)?;
+        self.rely_on(&got);
+        let lanes = got.lanes;
         let at_end = |lane: &LaneResult| lane.gap_at_end.unwrap_or(0.0);
         let seconds = lanes.iter().map(|lane| lane.longest_gap.max(at_end(lane))).fold(0.0, f64::max);
         // After a reset from which the device does not recover, the last gap is the longest one.
