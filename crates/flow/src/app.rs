@@ -51,6 +51,9 @@ const AHEAD: usize = 4;
 /// number of those that are checked.
 const SWEEP: usize = 1;
 const SWEEP_CHANGED: usize = 32;
+/// Rounds of all megaflows per second. The control side looks once a second for packets of flows that time out: each
+/// megaflow's counts must be credited in between.
+const ROUNDS: u64 = 2;
 /// Most megaflows swept per turn.
 const SWEEP_MOST: u64 = 4096;
 /// Megaflows examined per call because of changed addresses.
@@ -125,7 +128,7 @@ struct Caches {
     burst: u32,
     sort_in: u64,
     sweep_at: usize,
-    /// Time of the last call of the sweep.
+    /// Time up to which megaflows have been swept.
     swept_last: u64,
     /// Pipeline generation at the start of the sweep in progress.
     sweeping: u64,

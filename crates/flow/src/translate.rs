@@ -16,7 +16,7 @@ use crate::learn::FlowChange;
 use crate::model::{Action, OfPort};
 use crate::ops::Op;
 use crate::pipeline::{Pipeline, TABLES, mac_key};
-use bywash_engine::DropReason;
+use bywash_engine::{DropReason, PortId};
 use bywash_wire::ethernet::ethertype;
 use labels::{Hidden, is_mpls};
 use set::ActionSet;
@@ -139,6 +139,8 @@ pub(crate) struct Trip<'a, 't> {
     /// Number of the addresses in [`Translator::learn`] that packets of other lengths taught.
     others: usize,
     indent: usize,
+    /// Ports of mirrors that have a copy of the packet as it is after the ops generated so far.
+    copied: Vec<PortId>,
 }
 
 macro_rules! explain {
@@ -203,8 +205,9 @@ impl Translator {
         self.reason = None;
         let (from, others) = (self.ops.len(), self.learn.len());
         let (set, own_tags) = (ActionSet::default(), now.tags() + now.labels);
+        let (bottom, least, indent, copied) = (0, 0, 0, vec![]);
         let mut trip =
-            Trip { t: self, pipeline, now, base: now, set, bottom: 0, own_tags, least: 0, most, others, indent: 0 };
+            Trip { t: self, pipeline, now, base: now, set, bottom, own_tags, least, most, others, indent, copied };
         trip.mirror_in();
         let mirrored = trip.t.ops.len();
         let (done, least) = (trip.run(), trip.least);
@@ -505,8 +508,11 @@ impl Trip<'_, '_> {
         }
     }
 
+    /// Sends a copy to the port of a mirror, unless it has one of the packet in this form, as OVS does.
     fn copy_to(&mut self, output: Option<OfPort>) {
-        if let Some(port) = output.and_then(|of| self.pipeline.port(of)) {
+        if let Some(port) = output.and_then(|of| self.pipeline.port(of)).filter(|port| !self.copied.contains(&port.id))
+        {
+            self.copied.push(port.id);
             self.t.ops.push(Op::Output(port.id));
         }
     }

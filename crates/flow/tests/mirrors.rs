@@ -45,6 +45,30 @@ fn copies_are_as_the_port_received_or_sent_them() {
     }
 }
 
+/// Between two ports with the same mirror, a packet is copied once in each form.
+#[test]
+fn a_packet_is_copied_again_only_if_it_has_changed() {
+    for (flow, expected) in [
+        ("actions=output:2", &[(2, 9), (4, 9)][..]),
+        ("actions=output:2,output:3,output:2", &[(2, 9), (2, 9), (3, 9), (4, 9)]),
+        ("actions=load:1->reg0[],output:2", &[(2, 9), (4, 9)]),
+        ("ip,actions=output:3,dec_ttl,output:2,output:2", &[(2, 8), (2, 8), (3, 9), (4, 8), (4, 9)]),
+        ("actions=normal", &[(2, 9), (3, 9), (4, 9)]),
+    ] {
+        let mut rig = switch(&[flow]);
+        let port = |of| Mirror {
+            name: format!("{of}"),
+            sources: vec![OfPort(of)],
+            destinations: vec![OfPort(of)],
+            output: Some(OfPort(4)),
+        };
+        rig.control.set_mirrors(vec![port(1), port(2)]);
+        for _ in 0..2 {
+            assert_eq!(sent(&mut rig, 1), expected, "{flow}");
+        }
+    }
+}
+
 #[test]
 fn normal_leaves_the_port_of_a_mirror_alone() {
     let mut rig = switch(&["actions=normal"]);

@@ -1,6 +1,6 @@
 //! Megaflow maintenance: revalidation, statistics and expiry.
 
-use super::{Caches, EXAMINED, SORT, SWEEP, SWEEP_CHANGED, SWEEP_MOST, lookup};
+use super::{Caches, EXAMINED, ROUNDS, SORT, SWEEP, SWEEP_CHANGED, SWEEP_MOST, lookup};
 use crate::dependents::{SEVERAL, SOURCE, Step};
 use crate::key::Key;
 use crate::learn::FlowChange;
@@ -159,10 +159,16 @@ impl Caches {
             self.sweeping = pipeline.generation;
         }
         let changed = self.swept != pipeline.generation;
-        // A round of all megaflows takes about a second, also on a worker that sleeps and so has few turns: timeouts of
-        // flows and addresses are counted in seconds, and depend on the counts being credited.
-        let elapsed = now.wrapping_sub(std::mem::replace(&mut self.swept_last, now));
-        let due = (self.mega.places() as u64).saturating_mul(elapsed) / self.ticks_per_s;
+        // A round of all megaflows takes half a second at most, also on a worker that sleeps and so has few turns:
+        // timeouts of flows and addresses are counted in seconds, and depend on the counts being credited.
+        let rate = ROUNDS * self.mega.places() as u64;
+        let elapsed = now.wrapping_sub(self.swept_last);
+        let due = rate.saturating_mul(elapsed) / self.ticks_per_s;
+        // The time of a part of a megaflow counts in the next turn.
+        self.swept_last = match due {
+            0..=SWEEP_MOST => self.swept_last.wrapping_add(due * self.ticks_per_s / rate.max(1)),
+            _ => now,
+        };
         let least = if changed { SWEEP_CHANGED } else { SWEEP };
         let mut checked = 0;
         for _ in 0..least.max(due.min(SWEEP_MOST) as usize) {
@@ -198,5 +204,46 @@ impl Caches {
             }
         }
         self.swept != pipeline.generation
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::app::CacheConfig;
+    use crate::control::{BridgeConfig, FlowControl};
+    use crate::key::KEY_WORDS;
+    use crate::translate::Translator;
+    use bywash_sync::Qsbr;
+
+    /// The control side looks for new packets once a second: it must find those of every megaflow that has any.
+    #[test]
+    fn a_worker_that_sleeps_credits_every_megaflow_between_two_checks() {
+        let domain = Qsbr::new();
+        let mut control = FlowControl::new(&domain, vec![], BridgeConfig::default());
+        for megaflows in [1, 7, 197, 20_000] {
+            let mut switch = control.worker(CacheConfig::default(), 1);
+            let mut reader = domain.register();
+            let pipeline = switch.tables.load(&mut reader);
+            let mut result = Translator::default();
+            result.mask.0[0] = !0;
+            for n in 0..megaflows {
+                let mut key = [0; KEY_WORDS];
+                key[0] = n;
+                assert!(switch.caches.mega.insert(&key, &result, pipeline.generation, 0).is_ok());
+            }
+            let nap = switch.caches.ticks_per_s / 100;
+            let mut now = nap;
+            while switch.caches.sweep(now, pipeline) {
+                now += nap;
+            }
+            let mut rounds = 0;
+            for _ in 0..200 {
+                now += nap;
+                let before = switch.caches.sweep_at;
+                switch.caches.sweep(now, pipeline);
+                rounds += u64::from(switch.caches.sweep_at < before);
+            }
+            assert!(rounds >= 3, "{megaflows} megaflows: {rounds} rounds in two seconds");
+        }
     }
 }

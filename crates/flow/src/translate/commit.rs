@@ -9,6 +9,7 @@ use bywash_wire::ethernet::ethertype;
 impl Trip<'_, '_> {
     /// Generates the ops that bring the packet to the state that the actions so far require.
     pub(super) fn commit(&mut self) {
+        let ops = self.t.ops.len();
         let (now, base) = (self.now.bare(), self.base.bare());
         // Where an overwritten value of the packet is restored, the result depends on that value.
         let back = base.known & !now.known & writable();
@@ -37,6 +38,9 @@ impl Trip<'_, '_> {
         self.commit_labels(labels);
         self.commit_tags();
         self.base = self.now;
+        if self.t.ops.len() > ops {
+            self.copied.clear();
+        }
     }
 
     fn commit_ttl(&mut self, now: &State, base: Ttl) {
