@@ -11,11 +11,12 @@ use super::{Config, Link, Role};
 use bywash_frame::Arena;
 use bywash_sync::lock;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, poll};
+use std::convert::Infallible;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Time limit of a handshake.
@@ -24,9 +25,9 @@ const PATIENCE: Duration = Duration::from_secs(3);
 const CROWD: usize = 8;
 /// Interval between connection attempts of a client.
 const RETRY: Duration = Duration::from_millis(100);
-/// Time limit for the thread to end when the port is closed.
+/// Time limit for the thread to disconnect the peer when the port is closed.
 const LAST: Duration = Duration::from_secs(1);
-/// Time limit, within `LAST`, for the threads that wake the peers to end.
+/// Time limit for the threads that wake the peers to end, after the port is closed.
 const LAST_KICK: Duration = Duration::from_millis(500);
 
 /// State shared between worker and control thread.
@@ -105,10 +106,13 @@ impl Desk {
     }
 }
 
-/// Running control thread. Dropping it ends the connection and waits for the thread for at most `LAST`.
+/// Running control thread. Dropping it ends the connection and waits until the peer is disconnected and the socket
+/// released, which no peer can delay, and for at most `LAST`. The thread goes on until those that wake the peers have
+/// ended.
 pub struct Control {
     pub desk: Arc<Desk>,
-    thread: Option<JoinHandle<()>>,
+    /// Receives nothing: the thread drops the other end once it has released the socket.
+    released: Receiver<Infallible>,
 }
 
 impl Control {
@@ -128,8 +132,14 @@ impl Control {
         };
         let desk = Arc::new(Desk::new(why)?);
         let mut keeper = Keeper { desk: desk.clone(), terms: config.terms(), side, current: None, ended: vec![] };
-        let thread = std::thread::Builder::new().name("bywash-memif".into()).spawn(move || keeper.run())?;
-        Ok(Self { desk, thread: Some(thread) })
+        let (holds, released) = std::sync::mpsc::channel();
+        std::thread::Builder::new().name("bywash-memif".into()).spawn(move || {
+            keeper.run();
+            let ended = keeper.close();
+            drop(holds);
+            empty(&ended);
+        })?;
+        Ok(Self { desk, released })
     }
 }
 
@@ -137,14 +147,16 @@ impl Drop for Control {
     fn drop(&mut self) {
         self.desk.stop.store(true, Ordering::Release);
         self.desk.ring();
-        let Some(thread) = self.thread.take() else { return };
-        let until = Instant::now() + LAST;
-        while !thread.is_finished() && Instant::now() < until {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        if thread.is_finished() {
-            let _ = thread.join();
-        }
+        let _ = self.released.recv_timeout(LAST);
+    }
+}
+
+/// Waits for the threads that wake the peers. One that a peer keeps blocked even so is left behind, with nothing but the
+/// peer's eventfd.
+fn empty(ended: &[Kicker]) {
+    let until = Instant::now() + LAST_KICK;
+    while !ended.iter().all(Kicker::has_ended) && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 
@@ -231,17 +243,17 @@ impl Keeper {
             self.look_after();
             self.look_for();
         }
+    }
+
+    /// Disconnects all peers and releases the socket. Returns the threads that have not ended yet.
+    fn close(mut self) -> Vec<Kicker> {
         if let Some(channel) = self.end() {
             channel.end(Refusal::Closed);
         }
         if let Side::Server { waiting, .. } = &mut self.side {
             waiting.drain(..).for_each(|one| one.channel.end(Refusal::Closed));
         }
-        // A thread that a peer keeps blocked even so is left behind, with nothing but the peer's eventfd.
-        let until = Instant::now() + LAST_KICK;
-        while !self.ended.iter().all(Kicker::has_ended) && Instant::now() < until {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        self.ended
     }
 
     /// Ends the current connection; returns its channel.

@@ -122,6 +122,15 @@ impl Copying {
         Ok(n)
     }
 
+    /// Reads the head of the TX ring. Returns how many buffers the client has provided that are still free; errors with
+    /// [`Refusal::Jump`] if those are more than the ring has.
+    #[inline]
+    fn provided(&mut self, link: &Link) -> Result<usize, Refusal> {
+        self.given = link.tx.head();
+        let room = usize::from(self.given.wrapping_sub(self.sent));
+        if room <= link.tx.slots() { Ok(room) } else { Err(Refusal::Jump) }
+    }
+
     /// Sends from the front of `frames`, as far as the client has provided buffers; returns how many were taken.
     #[inline]
     pub fn send(
@@ -133,11 +142,7 @@ impl Copying {
     ) -> Result<usize, Refusal> {
         let mut room = usize::from(self.given.wrapping_sub(self.sent));
         if room < frames.len() {
-            self.given = link.tx.head();
-            room = usize::from(self.given.wrapping_sub(self.sent));
-            if room > link.tx.slots() {
-                return Err(Refusal::Jump);
-            }
+            room = self.provided(link)?;
         }
         let n = frames.len().min(room);
         let mut descs = [Desc::default(); BATCH];
@@ -153,7 +158,7 @@ impl Copying {
             plain += 1;
         }
         if plain == 0 && n > 0 {
-            return self.send_in_parts(link, room, bufs, frames, counters);
+            return self.send_in_parts(link, bufs, frames, counters);
         }
         let (mut bytes, mut raws) = (0, [RawFrame::default(); BATCH]);
         for (i, (frame, desc)) in frames.as_slice()[..plain].iter().zip(&descs).enumerate() {
@@ -180,11 +185,12 @@ impl Copying {
     fn send_in_parts(
         &mut self,
         link: &Link,
-        room: usize,
         bufs: &mut Buffers,
         frames: &mut Batch,
         counters: &PortCounters,
     ) -> Result<usize, Refusal> {
+        // One frame may need more buffers than were free when the head was last read.
+        let room = self.provided(link)?;
         let Some(first) = frames.as_slice().first() else { return Ok(0) };
         let packet = bufs.arena().data(first);
         let (mut done, mut used) = (0, 0);

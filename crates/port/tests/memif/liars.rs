@@ -425,6 +425,41 @@ fn a_late_complaint_does_not_concern_the_next_client() {
     server.close();
 }
 
+/// A frame needs more buffers than the server knows of, and the client has provided them since.
+#[test]
+fn buffers_provided_later_are_found_for_a_frame_in_parts() {
+    let (path, _folder) = socket();
+    let mut server = End::open(&config(&path, Role::Server));
+    let (wire, memory) = connected(&path, &mut server);
+    (0..64).for_each(|slot| poke(&memory, RING + 128 + 16 * slot, &desc(0, 0, 16, 8192)));
+    poke(&memory, RING + 6, &3u16.to_le_bytes());
+    let mut out = batch_of(&mut server.bufs, [[1u8; 16], [2; 16]]);
+    server.turn(&mut out);
+    assert!(out.is_empty());
+    // One buffer is left, and this frame needs three.
+    let mut out = batch_of(&mut server.bufs, [[3u8; 40]]);
+    server.turn(&mut out);
+    assert_eq!(out.len(), 1);
+    poke(&memory, RING + 6, &5u16.to_le_bytes());
+    server.turn(&mut out);
+    assert!(out.is_empty(), "the frame waits although there is room");
+    let mut seen = [0; 3 * 16];
+    assert_eq!(rustix::io::pread(&memory, &mut seen, (RING + 128 + 2 * 16) as u64).unwrap(), seen.len());
+    let lengths: Vec<_> = seen.chunks(16).map(|desc| (desc[0], desc[4])).collect();
+    assert_eq!(lengths, [(1, 16), (1, 16), (0, 8)]);
+    // An index that jumps is noticed there, too.
+    let mut out = batch_of(&mut server.bufs, [[4u8; 16]]);
+    poke(&memory, RING + 6, &6u16.to_le_bytes());
+    server.turn(&mut out);
+    assert!(out.is_empty());
+    let mut out = batch_of(&mut server.bufs, [[5u8; 16]]);
+    poke(&memory, RING + 6, &100u16.to_le_bytes());
+    server.turn(&mut out);
+    assert_eq!(wire.refused(), Refusal::Jump.to_string());
+    server.bufs.free(&mut out);
+    server.close();
+}
+
 /// A client that does not let itself be woken hinders neither the next one nor the end of the port.
 #[test]
 fn a_full_eventfd_blocks_nobody_else() {
