@@ -3,9 +3,9 @@
 use bywash_frame::{Arena, ArenaConfig, Batch, Buffers, Frame, Pages, PoolKind, PoolSet};
 use bywash_port::npe::{self, Channel, Config, Device, Dispatch, Error};
 use bywash_port::pcap::{PcapPort, PcapSource};
-use bywash_port::{NullPort, PairPort, Port, pair};
+use bywash_port::{NullPort, PairPort, Port, by_port, pair};
 use proptest::prelude::*;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 fn pools(config: &Config, kind: PoolKind, frames: usize) -> Arc<PoolSet> {
     let layout = config.layout(kind, frames, 64);
@@ -13,6 +13,22 @@ fn pools(config: &Config, kind: PoolKind, frames: usize) -> Arc<PoolSet> {
     let packed = kind.packed();
     let arena = Arena::new(ArenaConfig { cells, pages: Pages::Small, packed, ..Default::default() }).unwrap();
     PoolSet::new(arena, &layout).unwrap()
+}
+
+/// A port that ends a thread when it is closed: the thread hands over the packets that it has received before.
+struct Ending(Box<dyn Port>, Arc<Mutex<Option<Channel>>>);
+
+impl Port for Ending {
+    by_port!(0: rx_burst, tx_burst, counters);
+
+    fn close(&mut self, bufs: &mut Buffers) {
+        if let Some(mut channel) = self.1.lock().unwrap().take() {
+            let mut chain = Batch::new();
+            assert_eq!(channel.poll(&mut chain), 9);
+            chain.drain().for_each(|packet| channel.send(packet, 0, 60).unwrap());
+        }
+        self.0.close(bufs);
+    }
 }
 
 /// Returns a port that replays packets filled with their number.
@@ -63,6 +79,19 @@ fn a_threads_packets_are_contiguous_in_tabm_and_alternate_in_sdb() {
         assert_eq!(device.counters().dropped.get(), 40);
         end(device, channels, &pools);
     }
+}
+
+#[test]
+fn a_thread_may_end_while_the_device_is_closed() {
+    let config = Config { channels: 1, ..Config::default() };
+    let pools = pools(&config, PoolKind::Tabm, 256);
+    let channel = Arc::new(Mutex::new(None));
+    let port = Ending(replay(9), channel.clone());
+    let (mut device, mut channels) = npe::create(config, vec![Box::new(port)], &pools).unwrap();
+    device.turn();
+    *channel.lock().unwrap() = channels.pop();
+    device.close();
+    assert_eq!(pools.verify(), (vec![], vec![]));
 }
 
 /// The port receives into cells allocated by length, and the device copies to the thread's own blocks the same way.

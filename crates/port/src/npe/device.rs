@@ -295,6 +295,12 @@ impl Device {
             }
         }
         self.free_dropped();
+        // A thread that ended since its packets were collected may have handed over more.
+        for outbox in self.lanes.iter_mut().filter_map(|lane| lane.outbox.as_mut()) {
+            while let Ok((frame, _)) = outbox.pop() {
+                self.staging.free_one(frame);
+            }
+        }
         let next = self.lanes.iter_mut().filter_map(|lane| lane.next.take());
         next.for_each(|cell| self.staging.free_one(cell));
         for hand in &mut self.hands {
