@@ -309,6 +309,36 @@ fn unusable_files_are_refused_with_a_reason() {
 }
 
 #[test]
+fn a_pipe_gives_long_records_in_pieces() {
+    let mut whole = Vec::new();
+    let long = [packet(1, 10_000), packet(2, 60)];
+    {
+        let mut f = CaptureFile::new(&mut whole, Format::Pcap, &[], 0).unwrap();
+        for packet in &long {
+            let meta = PacketMeta { time_ns: 0, length: packet.len() as u32, direction: None, interface: 0 };
+            f.write(meta, packet).unwrap();
+        }
+        f.flush().unwrap();
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("pipe");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR).unwrap();
+    // Opened before it is read from, as a pipe without a writer is at its end.
+    let mut pipe = std::fs::File::options().read(true).write(true).open(&path).unwrap();
+    let writer = std::thread::spawn(move || {
+        for piece in whole.chunks(1000) {
+            while rustix::io::ioctl_fionread(&pipe).unwrap() > 0 {
+                std::thread::yield_now();
+            }
+            std::io::Write::write_all(&mut pipe, piece).unwrap();
+        }
+    });
+    let source = PcapSource::load(&path).unwrap();
+    writer.join().unwrap();
+    assert!(source.frames().eq(long));
+}
+
+#[test]
 fn the_null_port_counts_what_it_swallows() {
     let pools = pools(64);
     let mut bufs = Buffers::attach(&pools, 0);

@@ -378,7 +378,7 @@ impl PcapSource {
         let damaged = |what: String, packets| PcapError::Format { path: path.into(), what, packets };
         // A block fits the buffer; making a large one takes longer than reading a short file.
         let room = len.saturating_add(LEAST).min(4 * RECORD_MAX);
-        let mut reader = create_reader(room, file).map_err(|e| damaged(describe(&e), 0))?;
+        let mut reader = create_reader(room, Full(file)).map_err(|e| damaged(describe(&e), 0))?;
         let mut links = Vec::new();
         let mut starved = 0;
         loop {
@@ -412,6 +412,24 @@ impl PcapSource {
             starved = 0;
             reader.consume(consumed);
         }
+    }
+}
+
+/// Reader that fills the buffer unless its file ends: a pipe gives less at a time, which is not the end of a record.
+struct Full<R>(R);
+
+impl<R: Read> Read for Full<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let mut filled = 0;
+        while filled < buffer.len() {
+            match self.0.read(&mut buffer[filled..]) {
+                Ok(0) => break,
+                Ok(n) => filled += n,
+                Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(filled)
     }
 }
 
