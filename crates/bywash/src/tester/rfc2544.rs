@@ -112,6 +112,8 @@ pub fn run(args: &Rfc2544Args) -> anyhow::Result<()> {
         if shown {
             // Ignore errors: there is no other place to report them.
             let _ = write!(std::io::stderr(), "\r{what}\x1b[K");
+        } else {
+            tracing::info!("{what}");
         }
     };
     let mut keep = |report: &Report| -> anyhow::Result<()> {
