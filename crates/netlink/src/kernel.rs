@@ -1,10 +1,11 @@
 //! The kernel's tables as its messages describe them, kept close enough to the kernel's own structure that every
 //! message can be applied, and converted to changes of the model.
 
+mod moved;
 mod teams;
 mod vlans;
 
-use crate::bodies::{Bodies, BodyId, Entry, Resolver};
+use crate::bodies::{Bodies, BodyId, Resolver};
 use crate::parse::{Body, Event, Leg, Object, RouteKey};
 use crate::pending::Pending;
 use crate::routes::{self, Key, Key4, Key6, Outcome, Routes};
@@ -13,6 +14,7 @@ use crate::teams::Team;
 use crate::uapi::{NETCONFA_IFINDEX_ALL, RTN_BLACKHOLE};
 use crate::vnis::Vnis;
 use bywash_fib::model::{Address, Behind, BridgeVlans, Change, Link, Mac, Member, Neighbour, Prefix, Station};
+use moved::Moved;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -23,6 +25,7 @@ macro_rules! resolver {
         Resolver { links: &$kernel.links, objects: &$kernel.objects, addresses: &$kernel.addresses }
     };
 }
+use resolver;
 
 /// A value and the generation of the dump in which it was last seen.
 #[derive(Clone, Debug)]
@@ -102,19 +105,6 @@ pub enum Origin {
     Early,
     /// A notification that a dump may have overtaken.
     Replay,
-}
-
-/// Links, addresses and next-hop objects that notifications were about while tables were being read.
-#[derive(Debug, Default)]
-struct Moved {
-    /// Links that changed or went, or have gained or lost an address.
-    links: BTreeSet<u32>,
-    /// Addresses that went.
-    addresses: BTreeSet<IpAddr>,
-    /// Next-hop objects that have changed and do not discard packets.
-    objects: BTreeSet<u32>,
-    /// Next-hop objects that went.
-    gone: BTreeSet<u32>,
 }
 
 /// The kernel's tables.
@@ -229,33 +219,6 @@ impl Kernel {
         self.unfinished = None;
         self.awaited = self.awaited.without(kind);
         self.replayed = Scope::NONE;
-    }
-
-    /// Ends a reading. Returns the kinds that must be read again because of notifications during it: when they were
-    /// applied, the routes that they concern were perhaps not known yet, or have been shown since as they were before.
-    pub fn end(&mut self) -> Scope {
-        let Moved { links, addresses, objects, gone } = std::mem::take(&mut self.moved);
-        let (mut under, mut preferred, mut hidden, mut used) = (false, false, false, false);
-        for (_, Entry { body, .. }) in self.bodies.iter() {
-            under |= body.legs.iter().any(|leg| links.contains(&leg.index));
-            preferred |= body.source.is_some_and(|source| addresses.contains(&source));
-            hidden |= !objects.is_empty() && body.kind == RTN_BLACKHOLE && body.object != 0 && {
-                let members = || resolver!(self).members(body.object);
-                objects.contains(&body.object) || members().iter().any(|member| objects.contains(&member.0))
-            };
-            used |= gone.contains(&body.object);
-        }
-        let leads = |object: &Object| matches!(object, Object::Leg(leg) if links.contains(&leg.index));
-        under |= self.objects.values().any(|object| leads(&object.value));
-        under |= self.selective.values().any(|of| of.value.iter().any(|index| links.contains(index)));
-        Scope::when(under, Scope::UNDER_LINKS)
-            | Scope::when(preferred || hidden, Scope::ROUTES)
-            | Scope::when(used, Scope::OBJECTS | Scope::ROUTES)
-    }
-
-    /// Returns whether what a notification means for routes is judged at the end of the reading.
-    fn notes(&self, origin: Origin) -> bool {
-        self.reads_routes && matches!(origin, Origin::Early | Origin::Replay)
     }
 
     /// Begins a reading of the kinds in `scope`.
