@@ -1,11 +1,11 @@
 //! The mirror's thread: receives notifications, reads the kernel's tables again when they may have changed silently or
 //! messages were lost, and reports changes.
 //!
-//! Dumps use a socket of their own. Notifications that arrive during a dump are stored and applied after it: a
-//! notification that the dump has overtaken is followed by all later ones, so the final state is right in whatever
-//! order the kernel wrote the two. In the opposite order, a dump's datagram could bring back an object that a
-//! notification had already removed. So that no change waits for the end of a long dump, they are also applied and
-//! reported at once ([`Origin::Early`]).
+//! Dumps use a socket of their own. Notifications that arrive during a dump are stored and applied after it. One that
+//! the dump has overtaken is followed by all later ones, which give the final state again, in whatever order the kernel
+//! wrote the two; where they may not, the route is left to the kernel and the tables are read again. In the opposite
+//! order, a dump's datagram could bring back an object that a notification had already removed. So that no change waits
+//! for the end of a long dump, they are also applied and reported at once ([`Origin::Early`]).
 
 use crate::advertised::Advertisements;
 use crate::kernel::{Kernel, Origin, Scope};
@@ -416,6 +416,7 @@ impl Follower {
 
     fn dump(&mut self, kind: Scope, sink: &mut dyn Sink) -> Result<(), Error> {
         let began = Instant::now();
+        self.kernel.begin_dump(kind);
         if kind == Scope::ROUTES6 {
             self.expiry = None;
         }
@@ -487,7 +488,8 @@ impl Follower {
         for datagram in datagrams(&log[early..]) {
             self.apply_datagram(datagram, Origin::Replay, &mut |change| sink.put(change));
         }
-        self.kernel.end_dump(kind);
+        let wanted = self.kernel.end_dump(kind);
+        self.want(wanted);
     }
 
     /// Applies pending announcements about the options of teams. If some were lost, the options are not known until

@@ -1,6 +1,7 @@
 //! The kernel's tables as its messages describe them, kept close enough to the kernel's own structure that every
 //! message can be applied, and converted to changes of the model.
 
+mod early;
 mod moved;
 mod teams;
 mod vlans;
@@ -14,8 +15,10 @@ use crate::teams::Team;
 use crate::uapi::{NETCONFA_IFINDEX_ALL, RTN_BLACKHOLE};
 use crate::vnis::Vnis;
 use bywash_fib::model::{Address, Behind, BridgeVlans, Change, Link, Mac, Member, Neighbour, Prefix, Station};
+use early::{Doubt, Early, Known};
 use moved::Moved;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::hash::Hash;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -146,8 +149,9 @@ pub struct Kernel {
     reads_routes: bool,
     /// Key of the last route that the running dump has shown. More of its bodies may follow.
     unfinished: Option<RouteKey>,
-    /// Bodies that the running dump has shown of routes that notifications have changed early since.
-    shown: HashMap<RouteKey, Vec<BodyId>>,
+    /// Kind that is being dumped.
+    dumped: Scope,
+    early: Early,
 }
 
 impl Kernel {
@@ -168,10 +172,15 @@ impl Kernel {
             Event::Object(id, object) => self.object(id, object, origin),
             Event::ObjectGone(id) => self.object_gone(id, origin),
             Event::Neighbour(neighbour) => {
-                self.neighbour(neighbour);
+                let (key, dumped) = ((neighbour.index, neighbour.addr), self.dumped.has(Scope::NEIGHBOURS));
+                if note(&mut self.early.neighbours, key, origin, dumped) {
+                    self.neighbour(neighbour);
+                }
                 Scope::NONE
             }
             Event::NeighbourGone(index, addr) => {
+                let dumped = self.dumped.has(Scope::NEIGHBOURS);
+                note(&mut self.early.neighbours, (index, addr), origin, dumped);
                 self.drop_neighbour((index, addr));
                 Scope::NONE
             }
@@ -186,12 +195,16 @@ impl Kernel {
                 Scope::NONE
             }
             Event::Station(Station { bridge, vlan, mac, behind }) => {
-                let key = (bridge, vlan, mac);
-                let old = self.stations.insert(key, Stamped { value: behind, generation: self.generation });
-                self.pending.stations.entry(key).or_insert(old.map(|old| old.value));
+                let (key, dumped) = ((bridge, vlan, mac), self.dumped.has(Scope::STATIONS));
+                if note(&mut self.early.stations, key, origin, dumped) {
+                    let old = self.stations.insert(key, Stamped { value: behind, generation: self.generation });
+                    self.pending.stations.entry(key).or_insert(old.map(|old| old.value));
+                }
                 Scope::NONE
             }
             Event::StationGone { bridge, vlan, mac } => {
+                let dumped = self.dumped.has(Scope::STATIONS);
+                note(&mut self.early.stations, (bridge, vlan, mac), origin, dumped);
                 self.drop_station((bridge, vlan, mac));
                 Scope::NONE
             }
@@ -199,26 +212,15 @@ impl Kernel {
         }
     }
 
-    /// Begins the replay after a dump: undoes what notifications have changed early of routes that it has shown.
-    /// Replayed onto their own result, they would not always give it. Returns whether there were any.
-    pub fn begin_replay(&mut self) -> bool {
-        let shown = std::mem::take(&mut self.shown);
-        let any = !shown.is_empty();
-        for (key, list) in shown {
-            let (bodies, pending, generation) = (&mut self.bodies, &mut self.pending, self.generation);
-            match key.prefix.addr {
-                IpAddr::V4(_) => restore(&mut self.routes4, key, &list, generation, bodies, pending),
-                IpAddr::V6(_) => restore(&mut self.routes6, key, &list, generation, bodies, pending),
-            }
-        }
-        any
-    }
-
-    /// Ends a dump of this kind and the replay after it.
-    pub fn end_dump(&mut self, kind: Scope) {
+    /// Ends a dump of this kind and the replay after it. Returns the kinds that must be read again because the replay
+    /// did not give the kernel's state.
+    pub fn end_dump(&mut self, kind: Scope) -> Scope {
         self.unfinished = None;
+        self.dumped = Scope::NONE;
         self.awaited = self.awaited.without(kind);
         self.replayed = Scope::NONE;
+        let lost = self.early.doubts.drain().filter(|(_, doubt)| doubt.lost);
+        lost.fold(Scope::NONE, |kinds, (key, _)| kinds | routes_of(key.prefix))
     }
 
     /// Begins a reading of the kinds in `scope`.
@@ -279,6 +281,7 @@ impl Kernel {
         if kind.has(Scope::ROUTES4) {
             let stale = self.routes4.unseen(generation);
             clear(&mut self.routes4, stale, &mut self.bodies, &mut self.pending);
+            self.clear_known(Scope::ROUTES4, |seen| seen != generation);
             self.clear_selective(Scope::ROUTES4, |seen| seen != generation);
         }
         if kind.has(Scope::ROUTES6) {
@@ -288,7 +291,9 @@ impl Kernel {
             }
             clear(&mut self.routes6, stale, &mut self.bodies, &mut self.pending);
             let before = self.generations6[0];
-            self.clear_selective(Scope::ROUTES6, |seen| seen != generation && (quiet || seen < before));
+            let stale = |seen| seen != generation && (quiet || seen < before);
+            self.clear_known(Scope::ROUTES6, stale);
+            self.clear_selective(Scope::ROUTES6, stale);
         }
     }
 
@@ -692,24 +697,42 @@ impl Kernel {
     }
 
     fn route(&mut self, key: RouteKey, mut body: Body, flags: u16, gone: bool, origin: Origin) -> Scope {
-        match origin {
-            Origin::Dump => self.unfinished = Some(key),
-            // Applied to a part of its bodies, it could change their order.
-            Origin::Early if self.unfinished == Some(key) => return Scope::NONE,
-            _ => {}
-        }
         let resolver = resolver!(self);
         resolver.clear_dead_marks(&mut body.legs);
         let v4 = key.prefix.addr.is_ipv4();
         let kind = if v4 { Scope::ROUTES4 } else { Scope::ROUTES6 };
+        let (generation, early, bodies) = (self.generation, &mut self.early, &mut self.bodies);
+        match origin {
+            Origin::Dump => {
+                self.unfinished = Some(key);
+                if let Some(known) = early.routes.get_mut(&key) {
+                    known.show(body, generation, bodies, &resolver);
+                    early.overtaken.insert(key);
+                    return Scope::NONE;
+                }
+            }
+            Origin::Early if self.dumped.has(kind) && !early.routes.contains_key(&key) => {
+                if self.unfinished == Some(key) {
+                    // Applied to a part of its bodies, it could change their order.
+                    early.overtaken.insert(key);
+                    return Scope::NONE;
+                }
+                let mut list = vec![];
+                let seen = match v4 {
+                    true => self.routes4.read(&Key4::of(&key), &mut list),
+                    false => self.routes6.read(&Key6::of(&key), &mut list),
+                };
+                list.iter().for_each(|id| bodies.share(*id));
+                early.routes.insert(key, Known { list, seen });
+            }
+            _ => {}
+        }
         let awaited = self.awaited.has(kind);
-        let message = RouteMessage { key, body, flags, gone, origin, awaited, generation: self.generation };
-        let dumped = self.unfinished.is_some_and(|of| of.prefix.addr.is_ipv4() == v4);
-        let shown = Some(&mut self.shown).filter(|_| dumped && origin == Origin::Early);
-        let (bodies, pending) = (&mut self.bodies, &mut self.pending);
+        let message = RouteMessage { key, body, flags, gone, origin, awaited, generation };
+        let (doubt, pending) = (early.doubts.get_mut(&key), &mut self.pending);
         let outcome = match v4 {
-            true => apply_route(&mut self.routes4, message, bodies, &resolver, pending, shown),
-            false => apply_route(&mut self.routes6, message, bodies, &resolver, pending, shown),
+            true => apply_route(&mut self.routes4, message, bodies, &resolver, pending, doubt),
+            false => apply_route(&mut self.routes6, message, bodies, &resolver, pending, doubt),
         };
         // A message that may be older than a dump does not indicate drift.
         let newest = origin == Origin::Live || !(awaited || self.replayed.has(kind));
@@ -750,6 +773,16 @@ impl Kernel {
     }
 }
 
+/// Returns whether an event is to be applied to an object, and notes early changes. If one was noted, the dump may show
+/// the object as it was before.
+fn note<K: Eq + Hash>(changed: &mut HashSet<K>, key: K, origin: Origin, dumped: bool) -> bool {
+    if origin == Origin::Early && dumped {
+        changed.insert(key);
+        return true;
+    }
+    origin != Origin::Dump || !changed.contains(&key)
+}
+
 /// Returns the scope of routes to a prefix.
 fn routes_of(prefix: Prefix) -> Scope {
     if prefix.addr.is_ipv4() { Scope::ROUTES4 } else { Scope::ROUTES6 }
@@ -773,7 +806,7 @@ fn apply_route<K: Key>(
     bodies: &mut Bodies,
     resolver: &Resolver<'_>,
     pending: &mut Pending,
-    shown: Option<&mut HashMap<RouteKey, Vec<BodyId>>>,
+    doubt: Option<&mut Doubt>,
 ) -> Outcome {
     let RouteMessage { key, body, flags, gone, origin, awaited, generation } = message;
     let short = K::of(&key);
@@ -789,12 +822,7 @@ fn apply_route<K: Key>(
         return Outcome::Sure;
     }
     pending.routes.entry(key).or_insert_with(|| bodies.effective(&list, v6));
-    if let Some(shown) = shown.filter(|_| seen == Some(generation)) {
-        shown.entry(key).or_insert_with(|| {
-            list.iter().for_each(|id| bodies.share(*id));
-            list.clone()
-        });
-    }
+    let doubt = doubt.map(|doubt| (doubt, body.clone()));
     let outcome = if first {
         // The dump's first body of this key replaces the list.
         released.append(&mut list);
@@ -811,28 +839,19 @@ fn apply_route<K: Key>(
     } else {
         routes::insert(&mut list, v6, body, flags, (bodies, resolver), &mut released)
     };
+    if let Some((doubt, body)) = doubt {
+        if gone && doubt.remove(&body) {
+            released.append(&mut list);
+            list.push(bodies.hold(early::only_the_kernels(), resolver));
+        } else if !gone {
+            doubt.add(&body, v6, flags, released.iter().map(|id| &bodies.get(*id).body));
+        }
+    }
     routes.write(short, &list, stamp);
     for id in released {
         bodies.release(id);
     }
     outcome
-}
-
-/// Replaces the bodies of a route by these, which are held.
-fn restore<K: Key>(
-    routes: &mut Routes<K>,
-    key: RouteKey,
-    list: &[BodyId],
-    generation: u32,
-    bodies: &mut Bodies,
-    pending: &mut Pending,
-) {
-    let (short, mut now) = (K::of(&key), Vec::new());
-    routes.read(&short, &mut now);
-    let v6 = key.prefix.addr.is_ipv6();
-    pending.routes.entry(key).or_insert_with(|| bodies.effective(&now, v6));
-    routes.write(short, list, generation);
-    now.into_iter().for_each(|id| bodies.release(id));
 }
 
 /// Records the previous values of routes with a changed body.

@@ -102,6 +102,7 @@ fn changes_during_a_long_dump_do_not_wait_for_its_end() {
         ))
         .unwrap();
     }
+    ns.ip_batch("route add 200.0.0.0/24 via 10.1.0.9\nroute append 200.0.0.0/24 via 10.2.0.8\n").unwrap();
     let prefixes: Vec<_> = (0..3 * REPORT_AT as u32).map(|n| (Ipv4Addr::from((11 << 24) + (n << 8)), 24)).collect();
     let ([first, .., last], gateway) = (&prefixes[..], Ipv4Addr::new(10, 1, 0, 9)) else { unreachable!() };
     let index = ns.enter(|| crate::interface_by_name("a0")).unwrap().unwrap().unwrap();
@@ -114,7 +115,7 @@ fn changes_during_a_long_dump_do_not_wait_for_its_end() {
     let lines = format!(
         "neigh replace {gateway} lladdr 02:00:00:00:00:09 dev a0\nroute replace {}/24 via 10.2.0.9\n\
          route replace {}/24 via 10.2.0.9\nroute add 9.0.0.0/24 via 10.2.0.9\nroute del 10.3.0.0/24\n\
-         link set c0 down\n",
+         route replace 200.0.0.0/24 via 10.2.0.7\nroute del 200.0.0.0/24 via 10.2.0.7\nlink set c0 down\n",
         first.0, last.0
     );
     let mut meddler =
@@ -123,6 +124,9 @@ fn changes_during_a_long_dump_do_not_wait_for_its_end() {
         let mut follower = Follower::new(64 << 20, Duration::ZERO, true).unwrap();
         follower.want_all();
         follower.read(&mut meddler).unwrap();
+        // The dump reaches this one after its first body was replaced by another, which then went: the second is left.
+        let left = IpAddr::from([200, 0, 0, 0]);
+        assert!(meddler.state.routes().any(|route| route.prefix.addr == left));
         let at = |what: &str, of: &dyn Fn(&Change) -> bool| {
             meddler.reported.iter().position(of).unwrap_or_else(|| panic!("{what} was not reported"))
         };

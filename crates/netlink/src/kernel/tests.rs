@@ -1,11 +1,11 @@
 use super::*;
 use crate::teams::Set;
-use crate::uapi::{NLM_F_APPEND, NLM_F_EXCL, NLM_F_REPLACE};
+use crate::uapi::{NLM_F_APPEND, NLM_F_EXCL};
 use bywash_fib::model::Bond;
 use bywash_fib::model::{Bridge, Encapsulation, Prefix, Tunnel, VlanRange, Vxlan};
 use std::net::Ipv4Addr;
 
-fn link(carrier: bool) -> Event {
+pub fn link(carrier: bool) -> Event {
     let link = Link {
         index: 3,
         name: "a0".into(),
@@ -19,7 +19,7 @@ fn link(carrier: bool) -> Event {
     Event::Link { link, switched: false }
 }
 
-fn route(addr: IpAddr, ignored: bool) -> Event {
+pub fn route(addr: IpAddr, ignored: bool) -> Event {
     let legs =
         vec![Leg { index: 3, gateway: None, weight: 1, dead: ignored, ignored, encap: crate::parse::Encap::None }];
     const RTN_UNICAST: u8 = 1;
@@ -39,13 +39,13 @@ fn route(addr: IpAddr, ignored: bool) -> Event {
 }
 
 /// Returns a message about a route by a leg over the link `index`.
-fn route_by(to: IpAddr, index: u32, flags: u16, gone: bool) -> Event {
+pub fn route_by(to: IpAddr, index: u32, flags: u16, gone: bool) -> Event {
     let Event::Route { key, mut body, expires, .. } = route(to, false) else { unreachable!() };
     body.legs[0].index = index;
     Event::Route { key, body, flags, gone, expires }
 }
 
-fn alive(kernel: &mut Kernel) -> Option<bool> {
+pub fn alive(kernel: &mut Kernel) -> Option<bool> {
     let mut alive = None;
     kernel.report(|change| {
         if let Change::Route(route) = change {
@@ -63,7 +63,7 @@ fn read(kernel: &mut Kernel, events: [Event; 2]) {
     kernel.finish(Scope::ALL, true);
 }
 
-fn reported(kernel: &mut Kernel) -> Vec<Change> {
+pub fn reported(kernel: &mut Kernel) -> Vec<Change> {
     let mut all = vec![];
     kernel.report(|change| all.push(change));
     all
@@ -429,76 +429,6 @@ fn a_route_is_not_reported_while_its_dump_may_show_more_of_it() {
     assert_eq!((first.prefix.addr, first.next_hops[0].index), (to, 0));
     kernel.finish(Scope::ROUTES6, true);
     assert_eq!(reported(&mut kernel).len(), 1);
-}
-
-/// Several routes of one key, whose order matters: what a notification has changed early is undone before it is
-/// replayed.
-#[test]
-fn early_changes_and_their_replay_give_the_kernels_order() {
-    let to: IpAddr = [192, 0, 2, 0].into();
-    let event = |index, flags, gone| route_by(to, index, flags, gone);
-    let shown = |index| event(index, 0, false);
-    let other = || route([192, 0, 3, 0].into(), false);
-    let hop = |kernel: &mut Kernel| {
-        let routes = reported(kernel).into_iter().filter_map(|change| match change {
-            Change::Route(route) if route.prefix.addr == to => Some(route.next_hops[0].index),
-            Change::RouteGone { prefix, .. } if prefix.addr == to => Some(0),
-            _ => None,
-        });
-        routes.last()
-    };
-    let all = |kernel: &mut Kernel, events: &[Event], origin| {
-        for event in events {
-            kernel.apply(event.clone(), origin);
-        }
-    };
-    let begin = || {
-        let mut kernel = Kernel::default();
-        kernel.begin(Scope::ROUTES4);
-        kernel
-    };
-    let end = |kernel: &mut Kernel, log: &[Event]| {
-        kernel.finish(Scope::ROUTES4, true);
-        kernel.begin_replay();
-        let scopes = log.iter().map(|event| kernel.apply(event.clone(), Origin::Replay)).collect::<Vec<_>>();
-        kernel.end_dump(Scope::ROUTES4);
-        scopes
-    };
-    // Append, delete the first, replace what is left: after the dump has shown the route.
-    let log = [event(11, NLM_F_APPEND, false), event(10, 0, true), event(13, NLM_F_REPLACE, false)];
-    let mut kernel = begin();
-    all(&mut kernel, &[shown(10), other()], Origin::Dump);
-    all(&mut kernel, &log, Origin::Early);
-    assert_eq!(hop(&mut kernel), Some(13), "known at once");
-    assert_eq!(end(&mut kernel, &log), [Scope::NONE; 3]);
-    assert_eq!(hop(&mut kernel), None);
-    kernel.apply(event(13, 0, true), Origin::Live);
-    assert_eq!(hop(&mut kernel), Some(0), "nothing is left");
-    // A route of which the dump has shown a part.
-    let log = [event(13, NLM_F_APPEND, false)];
-    let mut kernel = begin();
-    kernel.apply(shown(10), Origin::Dump);
-    kernel.apply(log[0].clone(), Origin::Early);
-    all(&mut kernel, &[shown(11), shown(13), other()], Origin::Dump);
-    end(&mut kernel, &log);
-    assert_eq!(hop(&mut kernel), Some(10));
-    kernel.apply(event(10, 0, true), Origin::Live);
-    assert_eq!(hop(&mut kernel), Some(11));
-    // One that the dump does not show, because it had passed its place.
-    let log = [event(10, NLM_F_EXCL, false)];
-    let mut kernel = begin();
-    kernel.apply(other(), Origin::Dump);
-    kernel.apply(log[0].clone(), Origin::Early);
-    assert_eq!(hop(&mut kernel), Some(10));
-    end(&mut kernel, &log);
-    assert_eq!(hop(&mut kernel), None);
-    // A dump of another kind leaves it as it is.
-    kernel.begin(Scope::ROUTES4 | Scope::NEIGHBOURS);
-    all(&mut kernel, &[shown(10), other()], Origin::Dump);
-    end(&mut kernel, &[]);
-    kernel.apply(event(11, NLM_F_REPLACE, false), Origin::Early);
-    assert!(!kernel.begin_replay());
-    assert_eq!(hop(&mut kernel), Some(11));
 }
 
 /// Notifications that arrive while links are being dumped are applied before the routes are dumped: they do not count
