@@ -29,7 +29,7 @@ pub struct Resolver<'a> {
 
 impl Resolver<'_> {
     /// Returns whether a link is up and whether it has carrier. Both are assumed for an unknown link.
-    fn link(&self, index: u32) -> (bool, bool) {
+    pub fn link(&self, index: u32) -> (bool, bool) {
         self.links.get(&index).map_or((true, true), |link| (link.value.up, link.value.carrier))
     }
 
@@ -237,6 +237,11 @@ impl Body {
     /// Returns whether an IPv6 route becomes one leg among the others of its prefix and metric (rt6_qualify_for_ecmp).
     pub fn joins(&self) -> bool {
         self.object == 0 && self.protocol != RTPROT_RA && self.legs.iter().any(|leg| leg.gateway.is_some())
+    }
+
+    /// Returns whether this is an IPv6 route with several legs, each with an MTU of its own.
+    pub fn has_own_mtus(&self) -> bool {
+        self.legs.len() > 1 && self.joins()
     }
 
     /// Returns whether two IPv6 routes are equal in everything by which the kernel tells routes apart.

@@ -7,19 +7,21 @@
 //! order, a dump's datagram could bring back an object that a notification had already removed. So that no change waits
 //! for the end of a long dump, they are also applied and reported at once ([`Origin::Early`]).
 
+mod mtus;
+
 use crate::advertised::Advertisements;
 use crate::kernel::{Kernel, Origin, Scope};
-use crate::parse::{Event, Leg, parse};
+use crate::parse::{Event, parse};
 use crate::stats::Stats;
 use crate::teams::Teams;
 use crate::uapi::*;
 use bywash_fib::model::{Change, Neighbour};
 use bywash_nl::Error;
 use bywash_nl::socket::{DATAGRAM, Dumped, Received, Socket};
-use bywash_nl::wire::{Message, Messages, attribute};
+use bywash_nl::wire::{Message, Messages};
 use rustix::fd::{AsFd, BorrowedFd};
 use std::cell::RefCell;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 /// All multicast groups that the mirror follows.
@@ -61,10 +63,6 @@ const RARELY: u32 = 100;
 /// Part of the time, as a divisor, that is spent at most on reading IPv6 routes after router advertisements, which any
 /// host on a link can send.
 const ADVERTISED: u32 = 10;
-/// Requests at most, in a reading, for legs of IPv6 routes: some five for a route with two.
-const LEGS: u32 = 1 << 14;
-/// Upper half of the source addresses in these requests, from a prefix for examples (RFC 3849).
-const SOURCES: u64 = 0x2001_0db8_6c65_6773;
 /// Pending changes at which a running dump reports them.
 const REPORT_AT: usize = 1 << 16;
 
@@ -386,9 +384,7 @@ impl Follower {
         ] {
             scope.add(self.kernel.unread().and(self.follows));
             if kind == Scope::LINKS || scope.has(kind) {
-                let interrupted = self.stats.interrupted;
-                self.dump(kind, sink)?;
-                self.replay(kind, self.stats.interrupted != interrupted, sink);
+                self.read_kind(kind, sink)?;
             }
             if kind == Scope::LINKS {
                 of_links = began.elapsed();
@@ -414,7 +410,19 @@ impl Follower {
         Ok(())
     }
 
-    fn dump(&mut self, kind: Scope, sink: &mut dyn Sink) -> Result<(), Error> {
+    /// Dumps the objects of a kind, and applies the notifications during the dump.
+    fn read_kind(&mut self, kind: Scope, sink: &mut dyn Sink) -> Result<(), Error> {
+        let interrupted = self.stats.interrupted;
+        let whole = self.dump(kind, sink)?;
+        self.replay(kind, self.stats.interrupted != interrupted, sink);
+        if whole && kind == Scope::ROUTES6 && self.ask_about_legs() {
+            self.disturbed[1].get_or_insert(Instant::now() + DISTURBED);
+        }
+        Ok(())
+    }
+
+    /// Dumps the objects of a kind; returns whether it was not interrupted in the end.
+    fn dump(&mut self, kind: Scope, sink: &mut dyn Sink) -> Result<bool, Error> {
         let began = Instant::now();
         self.kernel.begin_dump(kind);
         if kind == Scope::ROUTES6 {
@@ -445,9 +453,6 @@ impl Follower {
             }
             if whole {
                 self.shortages = 0;
-                if kind == Scope::ROUTES6 {
-                    self.ask_about_legs();
-                }
                 // When the tree changes, the kernel resumes the dump of IPv6 routes by counting those already shown
                 // (fib6_dump_table), and may skip some without marking the dump as interrupted.
                 let quiet = kind != Scope::ROUTES6 || (!routes6_in(&self.log[before..]) && !self.announce);
@@ -457,12 +462,12 @@ impl Follower {
                 if let Some(family) = family.filter(|_| !quiet || counted) {
                     self.disturbed[family] = Some(Instant::now() + DISTURBED.max(9 * began.elapsed()));
                 }
-                return Ok(());
+                return Ok(true);
             }
             self.stats.interrupted += 1;
         }
         self.want(kind);
-        Ok(())
+        Ok(false)
     }
 
     /// Applies the notifications stored during a dump of this kind. Those that have been applied early are not applied
@@ -523,36 +528,6 @@ impl Follower {
             }
             let read = teams.as_mut().and_then(|teams| teams.read(index, dump_buffer).ok());
             self.kernel.set_team(index, read);
-        }
-    }
-
-    /// Finds the IPv6 routes whose legs have different MTUs. A request for a packet's route shows the attributes of the
-    /// leg that the packet takes, so this asks for packets from several sources.
-    fn ask_about_legs(&mut self) {
-        let mut left = LEGS;
-        for (key, body) in self.kernel.multipaths6() {
-            let IpAddr::V6(to) = key.prefix.addr else { continue };
-            let mut unseen: Vec<&Leg> = body.legs.iter().filter(|leg| !leg.dead).collect();
-            let (mut mixed, end) = (false, left.saturating_sub(64 * unseen.len() as u32));
-            while !unseen.is_empty() && !mixed && left > end {
-                left -= 1;
-                let from = Ipv6Addr::from(u128::from(SOURCES) << 64 | u128::from(left));
-                let (mut same, buffer) = (false, &mut self.dump_buffer);
-                let answered = self.requests.ask(RTM_GETROUTE, &packet6(from, to), buffer, |message| {
-                    if let Ok(Some(Event::Route { key: of, body: found, .. })) = parse(message) {
-                        same = of == key && found.legs.len() == body.legs.len();
-                        mixed = same && found.mtu != body.mtu;
-                        unseen.retain(|leg| !found.legs.first().is_some_and(|first| leg.has_same_target(first)));
-                    }
-                });
-                // Another route takes such packets: a more specific one, or one of another table.
-                if !same || answered.is_err() {
-                    break;
-                }
-            }
-            if mixed {
-                self.kernel.set_mixed_mtus(key);
-            }
         }
     }
 
@@ -665,15 +640,6 @@ impl Follower {
             Err(_) => self.stats.malformed += 1,
         }
     }
-}
-
-/// Returns a request for the route of a packet (struct rtmsg, and attributes), the leg that it takes first.
-fn packet6(from: Ipv6Addr, to: Ipv6Addr) -> Vec<u8> {
-    let mut body = vec![AF_INET6, 128, 128, 0, 0, 0, 0, 0];
-    body.extend((RTM_F_FIB_MATCH | RTM_F_LOOKUP_TABLE).to_ne_bytes());
-    body.extend(attribute(RTA_DST, &to.octets()));
-    body.extend(attribute(RTA_SRC, &from.octets()));
-    body
 }
 
 /// Takes the time at which a route expires into account, but not before `rest`.

@@ -3,6 +3,7 @@
 
 mod early;
 mod moved;
+mod mtus;
 mod teams;
 mod vlans;
 
@@ -295,36 +296,6 @@ impl Kernel {
             self.clear_known(Scope::ROUTES6, stale);
             self.clear_selective(Scope::ROUTES6, stale);
         }
-    }
-
-    /// Returns the IPv6 routes with several legs, of whose attributes messages show only those of one.
-    pub fn multipaths6(&self) -> Vec<(RouteKey, Arc<Body>)> {
-        let several = |body: &Body| body.legs.len() > 1 && body.joins();
-        if !self.bodies.iter().any(|(_, entry)| several(&entry.body)) {
-            return vec![];
-        }
-        let mut found = vec![];
-        let mut list = Vec::new();
-        for key in self.routes6.with_body(|id| several(&self.bodies.get(id).body)) {
-            self.routes6.read(&key, &mut list);
-            let bodies = list.iter().map(|id| &self.bodies.get(*id).body).filter(|body| several(body));
-            found.extend(bodies.map(|body| (key.full(), Arc::clone(body))));
-        }
-        found
-    }
-
-    /// Leaves an IPv6 route with several legs to the kernel, because their MTUs differ.
-    pub fn set_mixed_mtus(&mut self, key: RouteKey) {
-        let (short, mut list) = (Key6::of(&key), vec![]);
-        let generation = self.routes6.read(&short, &mut list).unwrap_or(self.generation);
-        let Some(at) = list.iter().position(|id| self.bodies.get(*id).body.joins()) else { return };
-        let bodies = &mut self.bodies;
-        self.pending.routes.entry(key).or_insert_with(|| bodies.effective(&list, true));
-        let body = Body { mixed_mtus: true, ..Body::clone(&bodies.get(list[at]).body) };
-        let new = bodies.hold(body, &resolver!(self));
-        let old = std::mem::replace(&mut list[at], new);
-        self.routes6.write(short, &list, generation);
-        bodies.release(old);
     }
 
     /// Returns the kinds that must be read again because an object that has been read decides about them.
@@ -704,6 +675,7 @@ impl Kernel {
         let (generation, early, bodies) = (self.generation, &mut self.early, &mut self.bodies);
         match origin {
             Origin::Dump => {
+                body.mixed_mtus = !v4 && body.has_own_mtus() && mtus::may_be_mixed(&self.routes6, &key, &body, bodies);
                 self.unfinished = Some(key);
                 if let Some(known) = early.routes.get_mut(&key) {
                     known.show(body, generation, bodies, &resolver);
