@@ -321,6 +321,7 @@ impl Kernel {
     }
 
     /// Emits the changes since the last report, one for each object, except for a route of which a dump may show more.
+    /// Routes that have gone come after those that may take their place: the changes may be applied one by one.
     pub fn report(&mut self, mut emit: impl FnMut(Change)) {
         self.settle();
         let mut gone = Vec::new();
@@ -338,29 +339,31 @@ impl Kernel {
                 _ => {}
             }
         }
-        let mut list = Vec::new();
-        for (key, old) in std::mem::take(&mut self.pending.routes) {
-            if self.unfinished == Some(key) {
-                self.pending.routes.insert(key, old);
-                continue;
-            }
-            match key.prefix.addr {
-                IpAddr::V4(_) => self.routes4.read(&Key4::of(&key), &mut list),
-                IpAddr::V6(_) => self.routes6.read(&Key6::of(&key), &mut list),
-            };
-            match self.bodies.effective(&list, key.prefix.addr.is_ipv6()) {
-                Some(new) if old.as_ref() != Some(&new) => emit(Change::Route(new.route(key))),
-                None if old.is_some() => emit(route_gone(key)),
-                _ => {}
-            }
-        }
+        let mut unselected = Vec::new();
         for ((table, prefix), old) in std::mem::take(&mut self.pending.selective) {
             match self.selective.contains_key(&(table, prefix)) {
                 true if !old => emit(Change::Selective { table, prefix }),
-                false if old => emit(Change::SelectiveGone { table, prefix }),
+                false if old => unselected.push(Change::SelectiveGone { table, prefix }),
                 _ => {}
             }
         }
+        let (mut list, mut routes) = (Vec::new(), std::mem::take(&mut self.pending.routes));
+        if let Some((key, old)) = self.unfinished.and_then(|key| routes.remove_entry(&key)) {
+            self.pending.routes.insert(key, old);
+        }
+        routes.retain(|key, old| {
+            match key.prefix.addr {
+                IpAddr::V4(_) => self.routes4.read(&Key4::of(key), &mut list),
+                IpAddr::V6(_) => self.routes6.read(&Key6::of(key), &mut list),
+            };
+            let new = self.bodies.effective(&list, key.prefix.addr.is_ipv6());
+            if let Some(new) = new.as_ref().filter(|new| old.as_ref() != Some(new)) {
+                emit(Change::Route(new.route(*key)));
+            }
+            new.is_none() && old.is_some()
+        });
+        routes.into_keys().for_each(|key| emit(route_gone(key)));
+        unselected.into_iter().for_each(&mut emit);
         for (key, old) in std::mem::take(&mut self.pending.neighbours) {
             match self.neighbours.get(&key).map(|neighbour| &neighbour.value) {
                 Some(new) if old.as_ref() != Some(new) => emit(Change::Neighbour(new.clone())),

@@ -411,6 +411,36 @@ fn routes_by_unknown_objects_are_left_to_the_kernel() {
     assert_eq!(hops(Event::ObjectGone(2)), Some(vec![0]));
 }
 
+/// Batches of a report may be applied one by one.
+#[test]
+fn routes_go_after_those_that_replace_them_are_there() {
+    let to = |n: u8| IpAddr::from([192, 0, n, 0]);
+    let selective = |n, gone| {
+        let prefix = Prefix { addr: to(n), len: 24 };
+        Event::Selective { table: 254, prefix, links: vec![], gone }
+    };
+    let mut kernel = Kernel::default();
+    kernel.begin(Scope::ROUTES4);
+    (0..100).for_each(|n| _ = kernel.apply(route(to(n), false), Origin::Dump));
+    kernel.apply(selective(200, false), Origin::Dump);
+    kernel.finish(Scope::ROUTES4, true);
+    assert_eq!(reported(&mut kernel).len(), 101);
+    kernel.begin(Scope::ROUTES4);
+    (100..200).for_each(|n| _ = kernel.apply(route(to(n), false), Origin::Dump));
+    kernel.apply(selective(201, false), Origin::Dump);
+    kernel.finish(Scope::ROUTES4, true);
+    let order = reported(&mut kernel).into_iter().map(|change| match change {
+        Change::Selective { .. } => 0,
+        Change::Route(_) => 1,
+        Change::RouteGone { .. } => 2,
+        Change::SelectiveGone { .. } => 3,
+        other => panic!("{other:?}"),
+    });
+    let order: Vec<u32> = order.collect();
+    assert_eq!(order.len(), 202);
+    assert!(order.is_sorted(), "{order:?}");
+}
+
 /// Of a route with several bodies, one alone may be unusable, or seem to be the only one.
 #[test]
 fn a_route_is_not_reported_while_its_dump_may_show_more_of_it() {

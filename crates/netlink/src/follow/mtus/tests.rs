@@ -69,7 +69,7 @@ fn routes_with_different_mtus_are_never_reported_as_if_they_had_one() {
         assert_eq!((left(&routes, mixed), left(&routes, equal), left(&routes, more)), (vec![], vec![], vec![true]));
         // A route that is not known yet.
         let mut follower = Follower::new(1 << 20, Duration::ZERO, true).unwrap();
-        ns.ip_batch(&format!("neigh add fd01::2 lladdr 02:00:00:00:00:02 dev a0\n")).unwrap();
+        ns.ip_batch("neigh add fd01::2 lladdr 02:00:00:00:00:02 dev a0\n").unwrap();
         let routes = read_routes(&mut follower);
         assert_eq!([mixed, equal].map(|to| left(&routes, to)), [vec![true], vec![true, false]]);
     })

@@ -123,7 +123,7 @@ fn overtaken_replacements_leave_the_route_to_the_kernel_if_they_go() {
             kernel.begin(kind);
             kernel.begin_dump(kind);
             apply(&mut kernel, &before.into_iter().map(shown).collect::<Vec<_>>(), Origin::Dump);
-            apply(&mut kernel, &[other.clone()], Origin::Dump);
+            apply(&mut kernel, std::slice::from_ref(&other), Origin::Dump);
             apply(&mut kernel, &log, Origin::Early);
             apply(&mut kernel, &after.into_iter().map(shown).collect::<Vec<_>>(), Origin::Dump);
             kernel.finish(kind, true);
