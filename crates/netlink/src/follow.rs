@@ -104,10 +104,8 @@ impl Boundaries {
 
     /// Returns whether stored notifications are about removals of routes in these ranges.
     fn removed_in(&mut self, log: &[u8]) -> bool {
-        if self.ranges.is_empty() && self.outer.is_empty() {
-            return false;
-        }
-        self.outer.extend(self.last.map(|(table, last)| (table, last, u32::MAX)));
+        let Some((table, last)) = self.last else { return false };
+        self.outer.push((table, last, u32::MAX));
         self.ranges.sort_unstable();
         let gone = |message: &Message<'_>| message.kind == RTM_DELROUTE && route_kind(message) == Some(Scope::ROUTES4);
         let mut removed = datagrams(log).flat_map(Messages::new).filter(gone);

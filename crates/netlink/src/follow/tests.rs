@@ -192,3 +192,27 @@ fn a_dump_may_leave_out_routes_between_the_last_of_a_datagram_and_the_first_of_t
     assert!(has(255, a) && has(255, [193, 0, 0, 0]) && has(100, a) && has(100, b) && has(100, [193, 0, 0, 0]));
     assert!(!has(101, b));
 }
+
+/// Nothing follows the first datagram, in which the kernel may have left off before the end.
+#[test]
+fn a_dump_may_leave_out_routes_after_its_only_datagram() {
+    let route = |addr: [u8; 4]| Event::Selective {
+        table: 254,
+        prefix: bywash_fib::model::Prefix { addr: addr.into(), len: 32 },
+        links: vec![],
+        gone: false,
+    };
+    let removal = |addr: [u8; 4]| {
+        let body = [AF_INET, 32, 0, 0, RT_TABLE_MAIN, 0, 0, 1, 0, 0, 0, 0];
+        let message = bywash_nl::wire::Request::new(RTM_DELROUTE, 0, 0, &body).attribute(RTA_DST, &addr);
+        [&(message.bytes().len() as u32).to_ne_bytes(), message.bytes()].concat()
+    };
+    for (addr, counts) in [([10, 0, 0, 1], false), ([10, 0, 0, 2], true), ([10, 0, 0, 3], true)] {
+        let mut boundaries = Boundaries::default();
+        assert!(!boundaries.removed_in(&removal(addr)));
+        boundaries.show(&route([10, 0, 0, 1]));
+        boundaries.show(&route([10, 0, 0, 2]));
+        boundaries.end_datagram();
+        assert_eq!(boundaries.removed_in(&removal(addr)), counts, "{addr:?}");
+    }
+}
