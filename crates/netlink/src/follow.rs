@@ -422,7 +422,6 @@ impl Follower {
     /// Dumps the objects of a kind; returns whether it was not interrupted in the end.
     fn dump(&mut self, kind: Scope, sink: &mut dyn Sink) -> Result<bool, Error> {
         let began = Instant::now();
-        self.kernel.begin_dump(kind);
         if kind == Scope::ROUTES6 {
             self.expiry = None;
         }
@@ -538,6 +537,7 @@ impl Follower {
             _ => (&body[..12], &[]),
         };
         let rest = self.rest();
+        self.kernel.begin_dump(kind);
         let Self {
             events, requests, kernel, log, early: applied, buffer, dump_buffer, stats, expiry, boundaries, ..
         } = self;
@@ -571,6 +571,7 @@ impl Follower {
                     wanted.add(apply_early(kernel, &log[*applied..], sink));
                     *applied = log.len();
                 }
+                kernel.end_datagram();
                 if early || kernel.pending() >= REPORT_AT {
                     kernel.report(|change| sink.put(change));
                     sink.flush();

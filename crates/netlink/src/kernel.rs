@@ -676,6 +676,14 @@ impl Kernel {
         let v4 = key.prefix.addr.is_ipv4();
         let kind = if v4 { Scope::ROUTES4 } else { Scope::ROUTES6 };
         let (generation, early, bodies) = (self.generation, &mut self.early, &mut self.bodies);
+        let read = || {
+            let mut list = vec![];
+            let seen = match v4 {
+                true => self.routes4.read(&Key4::of(&key), &mut list),
+                false => self.routes6.read(&Key6::of(&key), &mut list),
+            };
+            (list, seen)
+        };
         match origin {
             Origin::Dump => {
                 body.mixed_mtus = !v4 && body.has_own_mtus() && mtus::may_be_mixed(&self.routes6, &key, &body, bodies);
@@ -687,18 +695,19 @@ impl Kernel {
                 }
             }
             Origin::Early if self.dumped.has(kind) && !early.routes.contains_key(&key) => {
+                if early.opening || self.unfinished == Some(key) {
+                    early.overtaken.insert(key);
+                }
                 if self.unfinished == Some(key) {
                     // Applied to a part of its bodies, it could change their order.
-                    early.overtaken.insert(key);
                     return Scope::NONE;
                 }
-                let mut list = vec![];
-                let seen = match v4 {
-                    true => self.routes4.read(&Key4::of(&key), &mut list),
-                    false => self.routes6.read(&Key6::of(&key), &mut list),
-                };
+                let (list, seen) = read();
                 list.iter().for_each(|id| bodies.share(*id));
                 early.routes.insert(key, Known { list, seen });
+            }
+            Origin::Replay if early.opening && self.replayed.has(kind) => {
+                early.doubts.entry(key).or_insert_with(|| Doubt::about(&read().0, bodies));
             }
             _ => {}
         }

@@ -22,6 +22,9 @@ pub struct Early {
     pub routes: HashMap<RouteKey, Known>,
     pub neighbours: HashSet<(u32, IpAddr)>,
     pub stations: HashSet<(u32, u32, Mac)>,
+    /// Set during the first datagram of a dump. Notifications that are received with it may be older, since the kernel
+    /// writes it at once.
+    pub opening: bool,
     /// Routes that the dump has shown, at least in part, after their first notification: it may have overtaken some.
     pub overtaken: HashSet<RouteKey>,
     /// The same routes, while notifications are applied to them again.
@@ -65,6 +68,12 @@ pub struct Doubt {
 }
 
 impl Doubt {
+    /// Returns the doubt about a route with these bodies.
+    pub fn about(list: &[BodyId], bodies: &Bodies) -> Self {
+        let shown = list.iter().map(|id| Arc::clone(&bodies.get(*id).body)).collect();
+        Self { shown, ..Self::default() }
+    }
+
     /// Follows the addition of a body by a message with these flags, which displaced others.
     pub fn add<'a>(&mut self, body: &Body, v6: bool, flags: u16, displaced: impl Iterator<Item = &'a Arc<Body>>) {
         if flags & NLM_F_EXCL != 0 {
@@ -113,12 +122,19 @@ impl Kernel {
     /// Begins a dump of this kind.
     pub fn begin_dump(&mut self, kind: Scope) {
         self.dumped = kind;
+        self.early.opening = true;
+    }
+
+    /// Ends the datagram of a dump, after the notifications received with it.
+    pub fn end_datagram(&mut self) {
+        self.early.opening = false;
     }
 
     /// Begins the replay after a dump: undoes all early changes of routes. Replayed onto their own result, they would
     /// not always give it. Returns whether there were any.
     pub fn begin_replay(&mut self) -> bool {
-        let Early { routes, overtaken, .. } = std::mem::take(&mut self.early);
+        let opening = self.early.opening;
+        let Early { routes, overtaken, .. } = std::mem::replace(&mut self.early, Early { opening, ..Early::default() });
         let any = !routes.is_empty();
         for (key, known) in routes {
             let (bodies, pending, generation) = (&mut self.bodies, &mut self.pending, self.generation);
@@ -133,8 +149,7 @@ impl Kernel {
                 IpAddr::V4(_) => self.routes4.read(&Key4::of(&key), &mut list),
                 IpAddr::V6(_) => self.routes6.read(&Key6::of(&key), &mut list),
             };
-            let shown = list.iter().map(|id| Arc::clone(&self.bodies.get(*id).body)).collect();
-            self.early.doubts.insert(key, Doubt { shown, ..Doubt::default() });
+            self.early.doubts.insert(key, Doubt::about(&list, &self.bodies));
         }
         any
     }

@@ -106,15 +106,17 @@ fn overtaken_replacements_leave_the_route_to_the_kernel_if_they_go() {
             (|index| route_by(to, index, NLM_F_EXCL, false), |index| route_by(to, index, NLM_F_REPLACE, false));
         let gone = |index| route_by(to, index, 0, true);
         // What the dump shows before and after the notifications, and the outcome; the route was by 10 and 11.
-        for (before, log, after, again, left) in [
-            (vec![], vec![replaced(12), gone(12)], vec![11], true, vec![0]),
-            (vec![], vec![replaced(12), gone(12)], vec![11, 9], true, vec![0]),
-            (vec![10, 11], vec![replaced(12), gone(12)], vec![], false, vec![11]),
-            (vec![], vec![replaced(12), gone(12), gone(11)], vec![], false, vec![]),
-            (vec![], vec![replaced(12), gone(12), gone(11), added(13)], vec![13], false, vec![13]),
-            (vec![], vec![replaced(12), replaced(14)], vec![14, 11], false, vec![14, 11]),
+        // Notifications that are received with the first datagram, in which it is, may be older.
+        for (opening, before, log, after, again, left) in [
+            (false, vec![], vec![replaced(12), gone(12)], vec![11], true, vec![0]),
+            (false, vec![], vec![replaced(12), gone(12)], vec![11, 9], true, vec![0]),
+            (false, vec![10, 11], vec![replaced(12), gone(12)], vec![], false, vec![11]),
+            (true, vec![11], vec![replaced(12), gone(12)], vec![], true, vec![0]),
+            (false, vec![], vec![replaced(12), gone(12), gone(11)], vec![], false, vec![]),
+            (false, vec![], vec![replaced(12), gone(12), gone(11), added(13)], vec![13], false, vec![13]),
+            (false, vec![], vec![replaced(12), replaced(14)], vec![14, 11], false, vec![14, 11]),
             // Only the first of these replacements came before the dump.
-            (vec![], vec![replaced(12), replaced(14), gone(14), gone(11)], vec![14, 11], false, vec![]),
+            (false, vec![], vec![replaced(12), replaced(14), gone(14), gone(11)], vec![14, 11], false, vec![]),
         ] {
             let mut kernel = Kernel::default();
             kernel.begin(kind);
@@ -124,6 +126,9 @@ fn overtaken_replacements_leave_the_route_to_the_kernel_if_they_go() {
             kernel.begin_dump(kind);
             apply(&mut kernel, &before.into_iter().map(shown).collect::<Vec<_>>(), Origin::Dump);
             apply(&mut kernel, std::slice::from_ref(&other), Origin::Dump);
+            if !opening {
+                kernel.end_datagram();
+            }
             apply(&mut kernel, &log, Origin::Early);
             apply(&mut kernel, &after.into_iter().map(shown).collect::<Vec<_>>(), Origin::Dump);
             kernel.finish(kind, true);
@@ -132,6 +137,27 @@ fn overtaken_replacements_leave_the_route_to_the_kernel_if_they_go() {
             let wanted = kernel.end_dump(kind);
             assert_eq!((wanted.has(kind), links_of(&kernel, to)), (again, left), "{log:?}");
         }
+    }
+}
+
+/// Nothing changes early beside a dump of one datagram.
+#[test]
+fn replacements_before_the_only_datagram_leave_the_route_to_the_kernel_if_they_go() {
+    let to: IpAddr = [192, 0, 2, 0].into();
+    for opening in [false, true] {
+        let mut kernel = Kernel::default();
+        kernel.begin(Scope::ROUTES4);
+        kernel.begin_dump(Scope::ROUTES4);
+        kernel.apply(route_by(to, 11, 0, false), Origin::Dump);
+        if !opening {
+            kernel.end_datagram();
+        }
+        kernel.finish(Scope::ROUTES4, true);
+        kernel.begin_replay();
+        let log = [route_by(to, 12, NLM_F_REPLACE, false), route_by(to, 12, 0, true)];
+        apply(&mut kernel, &log, Origin::Replay);
+        assert_eq!(kernel.end_dump(Scope::ROUTES4).has(Scope::ROUTES4), opening);
+        assert_eq!(links_of(&kernel, to), if opening { vec![0] } else { vec![] });
     }
 }
 
