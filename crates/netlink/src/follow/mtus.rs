@@ -1,5 +1,5 @@
-//! MTUs of IPv6 routes with several legs. Each leg has its own, of which messages show one, so the kernel is asked about
-//! the others.
+//! MTUs of IPv6 routes with several legs. Each leg has its own, of which messages show one, so the kernel is asked
+//! about the others.
 
 use super::Follower;
 use crate::parse::{Event, Leg, parse};
@@ -9,6 +9,8 @@ use std::net::{IpAddr, Ipv6Addr};
 
 /// Requests at most, in a reading, for legs of IPv6 routes: some five for a route with two.
 const LEGS: u32 = 1 << 14;
+/// Requests at most for one route.
+const FOR_ONE: u32 = 1 << 12;
 /// Upper half of the source addresses in these requests, from a prefix for examples (RFC 3849).
 const SOURCES: u64 = 0x2001_0db8_6c65_6773;
 
@@ -23,7 +25,7 @@ impl Follower {
             let mut unseen: Vec<&Leg> = body.legs.iter().filter(|leg| self.kernel.forwards_by(leg)).collect();
             // Set while the answers are about this route.
             let (mut same, mut mixed) = (true, false);
-            let end = left.saturating_sub(64 * unseen.len() as u32);
+            let end = left.saturating_sub(requests_for(&unseen));
             while !unseen.is_empty() && same && !mixed && left > end {
                 left -= 1;
                 let from = Ipv6Addr::from(u128::from(SOURCES) << 64 | u128::from(left));
@@ -43,12 +45,19 @@ impl Follower {
                     short |= mixed;
                 }
             }
-            // Packets take legs by their weights, and so may have missed one.
+            // One may be left, as all packets take the same if the hash of multipath does not include their sources.
             mixed |= same && !unseen.is_empty() && left > 0;
             self.kernel.set_mixed_mtus(key, mixed);
         }
         short
     }
+}
+
+/// Returns the number of requests at most for a route with these legs, of which packets take each according to its
+/// weight: enough to see the one with the least.
+fn requests_for(legs: &[&Leg]) -> u32 {
+    let weights = || legs.iter().map(|leg| u32::from(leg.weight.max(1)));
+    (32 * weights().sum::<u32>() / weights().min().unwrap_or(1)).min(FOR_ONE)
 }
 
 /// Returns a request for the route of a packet (struct rtmsg, and attributes), the leg that it takes first.

@@ -1,4 +1,5 @@
-//! Notifications that are applied and reported during the dump of the kind that they are about ([`super::Origin::Early`]).
+//! Notifications that are applied and reported during the dump of the kind that they are about
+//! ([`super::Origin::Early`]).
 //!
 //! Of an object that changes so, the dump may still show the state before: the kernel writes a datagram while the one
 //! before it is being received. So the dump's word about such objects is kept apart, and nothing of it is reported. At

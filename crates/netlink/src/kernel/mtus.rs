@@ -1,5 +1,5 @@
-//! IPv6 routes with several legs, each with an MTU of its own, of which messages show only one. Until the kernel has been
-//! asked about the others, the route is left to it.
+//! IPv6 routes with several legs, each with an MTU of its own, of which messages show only one. Until the kernel has
+//! been asked about the others, the route is left to it.
 
 use super::{Kernel, Resolver, resolver};
 use crate::bodies::Bodies;

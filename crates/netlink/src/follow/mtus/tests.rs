@@ -78,20 +78,37 @@ fn routes_with_different_mtus_are_never_reported_as_if_they_had_one() {
 
 /// Requests are spread over legs as packets are.
 #[test]
-fn routes_with_a_leg_that_hardly_any_packet_takes_are_left_to_the_kernel() {
+fn legs_that_few_packets_take_are_found() {
     require!(require_lab());
-    let all: Vec<String> = (0..16).map(|n| format!("2001:db8:{n:x}::")).collect();
+    let all = prefixes();
     let mut lines = String::new();
     for to in &all {
-        writeln!(lines, "route add {to}/48 nexthop via fd01::2 weight 256").unwrap();
-        writeln!(lines, "route append {to}/48 mtu 1400 nexthop via fd01::3 weight 1").unwrap();
+        writeln!(lines, "route add {to}/48 nexthop via fd01::2 weight 256 nexthop via fd01::3").unwrap();
     }
     let ns = namespace("weights", lines);
-    ns.enter(|| {
-        let mut follower = Follower::new(1 << 20, Duration::ZERO, true).unwrap();
-        let routes = read_routes(&mut follower);
-        let used: Vec<_> = all.iter().filter(|to| left(&routes, to).pop() != Some(true)).collect();
-        assert!(used.is_empty(), "{used:?}");
-    })
-    .unwrap();
+    let routes = ns.enter(|| read_routes(&mut Follower::new(1 << 20, Duration::ZERO, true).unwrap())).unwrap();
+    let left: Vec<_> = all.iter().filter(|to| left(&routes, to).pop() != Some(false)).collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+/// Packets take the same leg, wherever they come from.
+#[test]
+fn routes_with_a_leg_that_no_packet_takes_are_left_to_the_kernel() {
+    require!(require_lab());
+    let all = prefixes();
+    let mut lines = String::new();
+    for to in &all {
+        writeln!(lines, "route add {to}/48 via fd01::2\nroute append {to}/48 via fd01::3 mtu 1400").unwrap();
+    }
+    let ns = namespace("unseen", lines);
+    ns.sysctl("net/ipv6/fib_multipath_hash_policy", "3").unwrap();
+    const DESTINATION: &str = "2";
+    ns.sysctl("net/ipv6/fib_multipath_hash_fields", DESTINATION).unwrap();
+    let routes = ns.enter(|| read_routes(&mut Follower::new(1 << 20, Duration::ZERO, true).unwrap())).unwrap();
+    let used: Vec<_> = all.iter().filter(|to| left(&routes, to).pop() != Some(true)).collect();
+    assert!(used.is_empty(), "{used:?}");
+}
+
+fn prefixes() -> Vec<String> {
+    (0..16).map(|n| format!("2001:db8:{n:x}::")).collect()
 }
