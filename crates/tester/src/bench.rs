@@ -340,8 +340,8 @@ impl Bench {
     }
 
     fn check(&self, lane: &Lane) -> Result<(), TrialError> {
-        let ports = [Some(lane.from), lane.to].into_iter().flatten();
-        ports.map(|port| self.check_length(port, lane.templates.longest())).collect::<Result<(), _>>()?;
+        let mut ports = [Some(lane.from), lane.to].into_iter().flatten();
+        ports.try_for_each(|port| self.check_length(port, lane.templates.longest()))?;
         self.up().map_err(|e| match e {
             TrialError::Down { port, reason } => TrialError::NotUp { port, reason },
             e => e,

@@ -151,8 +151,8 @@ impl Drop for Control {
     }
 }
 
-/// Waits for the threads that wake the peers. One that a peer keeps blocked even so is left behind, with nothing but the
-/// peer's eventfd.
+/// Waits for the threads that wake the peers. One that a peer keeps blocked even so is left behind, with nothing but
+/// the peer's eventfd.
 fn empty(ended: &[Kicker]) {
     let until = Instant::now() + LAST_KICK;
     while !ended.iter().all(Kicker::has_ended) && Instant::now() < until {

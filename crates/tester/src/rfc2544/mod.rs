@@ -41,7 +41,8 @@ const BURST: f64 = 0.02;
 pub struct Plan {
     /// Frame sizes in bytes, FCS included.
     pub sizes: Vec<usize>,
-    /// Tests, run in this order for each size. Back-to-back and recovery evaluate the throughput, which must come before.
+    /// Tests, run in this order for each size. Back-to-back and recovery evaluate the throughput, which must come
+    /// before.
     pub tests: Vec<Test>,
     /// Duration of a trial; RFC 2544 asks for 60.
     pub seconds: f64,
