@@ -222,8 +222,8 @@ mod tests {
         let mut control = FlowControl::new(&domain, vec![], BridgeConfig::default());
         for megaflows in [1, 7, 197, 20_000] {
             let mut switch = control.worker(CacheConfig::default(), 1);
-            let mut reader = domain.register();
-            let pipeline = switch.tables.load(&mut reader);
+            let reader = domain.register();
+            let pipeline = switch.tables.load(&reader);
             let mut result = Translator::default();
             result.mask.0[0] = !0;
             for n in 0..megaflows {
