@@ -37,8 +37,8 @@ pub fn typed(socket: &Path, of: Topic, answer: Value) -> anyhow::Result<Answer> 
     Answer::read(of, answer).with_context(|| format!("the instance at {}: {OTHER_VERSION}", socket.display()))
 }
 
-/// Changes a switch's flows, groups and meters, and returns how many were changed. `op` and `strict` are the parameters of `POST /v1/flows`; `what` names
-/// the command in errors.
+/// Changes a switch's flows, groups and meters, and returns how many were changed. `op` and `strict` are the parameters
+/// of `POST /v1/flows`; `what` names the command in errors.
 pub fn change_flows(socket: &Path, (op, strict): (&str, bool), lines: &str, what: &str) -> anyhow::Result<u64> {
     request(socket, &format!("POST /v1/flows?op={op}&strict={strict}"), lines, what)
         .map(|done: FlowsChanged| done.changed)

@@ -10,7 +10,7 @@ pub fn run(json: bool) -> anyhow::Result<()> {
     let restored = bywash_daemon::restore().map_err(hint_at_root)?;
     let bywash_daemon::Restored { changes: mut all, mut failed, running, instances, removed } = restored;
     let saved = SavedSettings::open().map_err(hint_at_root)?;
-    // A running router needs what the doctor has set.
+    // A running instance may need what the doctor has set.
     let kept = instances > 0 && !saved.is_empty();
     if !kept {
         let (changed, not) = saved.restore().map_err(hint_at_root)?;
@@ -36,6 +36,7 @@ pub fn run(json: bool) -> anyhow::Result<()> {
             println!("{} of network namespaces that are gone: removed", count(removed, "journal"));
         }
         match all.len() {
+            0 if kept => {}
             0 => println!("nothing to restore"),
             all => println!("{} of {} restored", all - failed.len(), count(all, "setting")),
         }

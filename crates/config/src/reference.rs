@@ -22,9 +22,10 @@ interface = \"eth0\"
 interface = \"eth1\"
 ```
 
-Unknown keys, wrong types and invalid values are errors. `bywash reload` applies changes of ports, pools, `[kernel]`, and
-`idle` and `cpus` of `[workers]`. All others take effect at the next start, and a reload refuses them: `mode`, `sandbox`, `[api]`, `[router]`, `[switch]`, `count` and `counters` of `[workers]`, `cell`, `pages` and `reserve`
-of `[pool]`, and most of a cable downstream ([user guide](user-guide.md#changing-the-configuration-while-it-runs)).
+Unknown keys, wrong types and invalid values are errors. `bywash reload` applies changes of ports, pools, `[kernel]`,
+and `idle` and `cpus` of `[workers]`. All others take effect at the next start, and a reload refuses them: `mode`,
+`sandbox`, `[api]`, `[router]`, `[switch]`, `count` and `counters` of `[workers]`, `cell`, `pages` and `reserve` of
+`[pool]`, and most of a cable downstream ([user guide](user-guide.md#changing-the-configuration-while-it-runs)).
 ";
 
 /// Returns the Markdown text of docs/config.md.

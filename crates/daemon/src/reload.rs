@@ -8,7 +8,7 @@ use crate::diff::{Step, diff};
 use crate::pools::Changed;
 use crate::ports::places;
 use crate::runtime::{LAST_FRAMES, Runtime};
-use crate::shared::{Ask, Shared};
+use crate::shared::{Ask, Reading, Shared};
 use crate::slots::{self, Opening, PortSlot};
 use crate::successor::Successor;
 use crate::workers;
@@ -40,8 +40,9 @@ impl Undo {
 }
 
 impl Shared {
-    /// Reads the configuration, and returns it with the number of this reading and the steps from the running one.
-    fn read(&self) -> Result<(Config, u64, Vec<Step>), String> {
+    /// Reads the configuration, and returns it with the place of this reading among others and the steps from the
+    /// running one.
+    fn read(&self) -> Result<(Config, Reading, Vec<Step>), String> {
         if !self.source.file {
             return Err(
                 "no configuration file to read again: the instance was started without --config; restart bywash with \
@@ -49,7 +50,7 @@ impl Shared {
                     .into(),
             );
         }
-        let reading = 1 + self.readings.fetch_add(1, Ordering::SeqCst);
+        let begun = 1 + self.readings.fetch_add(1, Ordering::SeqCst);
         let gone = |slot: &PortSlot| slot.config.interface.clone().filter(|_| slot.is_gone());
         let awaited = self.ports().values().filter_map(gone).collect();
         let new = (self.source.read)(awaited).map_err(|wrong| {
@@ -59,6 +60,7 @@ impl Shared {
             let between = if text.contains('\n') { '\n' } else { ' ' };
             format!("nothing changed:{between}{text}")
         })?;
+        let reading = Reading { begun, ended: self.readings.load(Ordering::SeqCst) };
         let steps = self.steps(&new).map_err(|e| format!("nothing changed: {e:#}"))?;
         Ok((new, reading, steps))
     }
@@ -119,9 +121,8 @@ impl Runtime {
     pub fn handle(&mut self, ask: Ask) {
         match ask {
             Ask::Reload(config, reading, answer) => {
-                // A later reading may have been applied already: this one would bring back what the file no longer
-                // says.
-                let done = match reading < self.reading {
+                // A reading that began before the one in effect had ended may bring back what the file no longer says.
+                let done = match reading.begun <= self.reading {
                     true => self.read_and_reload(),
                     false => self.reload(*config, reading),
                 };
@@ -150,7 +151,7 @@ impl Runtime {
 
     /// Applies `new`, and returns what changed. After an error everything is as before, except for what it says could
     /// not be undone.
-    fn reload(&mut self, new: Config, reading: u64) -> Result<Vec<String>, String> {
+    fn reload(&mut self, new: Config, reading: Reading) -> Result<Vec<String>, String> {
         let unchanged = |why: anyhow::Error| format!("nothing changed: {why:#}");
         let steps = self.prepare(&new).map_err(unchanged)?;
         let mut undo = vec![];
@@ -165,7 +166,7 @@ impl Runtime {
             }
         };
         *lock(&self.shared.config) = Arc::new(new);
-        self.reading = reading;
+        self.reading = reading.ended;
         crate::step::reached("reload-done");
         let lines: Vec<String> = steps.iter().map(Step::to_string).chain(read).collect();
         lines.iter().for_each(|line| tracing::info!("reload: {line}"));

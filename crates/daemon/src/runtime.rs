@@ -29,7 +29,7 @@ pub struct Runtime {
     pub mode: Box<dyn modes::Control>,
     pub notifier: Notifier,
     pub asked_for: mpsc::Receiver<Ask>,
-    /// Number of the reading of the configuration that is in effect.
+    /// Number of readings of the configuration begun when that of the one in effect ended.
     pub reading: u64,
     /// Process that prepares to take over.
     pub successor: Option<Successor>,

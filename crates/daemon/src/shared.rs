@@ -123,11 +123,19 @@ pub struct Source {
     pub file: bool,
 }
 
+/// Place of a reading of the configuration among all readings.
+#[derive(Clone, Copy)]
+pub struct Reading {
+    /// Number of readings begun by then, including this one.
+    pub begun: u64,
+    /// Number of readings begun when this one ended.
+    pub ended: u64,
+}
+
 /// Request to the control loop.
 pub enum Ask {
-    /// Applies this configuration, which was read as the reading of that number; answers with what changed, or why
-    /// nothing did.
-    Reload(Box<Config>, u64, mpsc::Sender<Result<Vec<String>, String>>),
+    /// Applies this configuration; answers with what changed, or why nothing did.
+    Reload(Box<Config>, Reading, mpsc::Sender<Result<Vec<String>, String>>),
     /// Connects to the process that takes over, at this socket.
     TakeOver(String, mpsc::Sender<Result<(), String>>),
 }

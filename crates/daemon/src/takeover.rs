@@ -178,11 +178,15 @@ impl Predecessor {
         let running = broker::peer(&UnixStream::connect(api)?)?;
         let pid = running.pid.context("the running instance is in another PID namespace")?;
         // Ports are handed over by their interfaces' names, which mean other interfaces there.
-        ensure!(
-            running.shares_network().with_context(|| format!("cannot see the network namespace of pid {pid}"))?,
-            "pid {pid} at {} runs in another network namespace: give this instance another --socket",
-            api.display()
-        );
+        match running.shares_network() {
+            Ok(shares) => ensure!(
+                shares,
+                "pid {pid} at {} runs in another network namespace: give this instance another --socket",
+                api.display()
+            ),
+            // Without CAP_SYS_PTRACE, as in a container. The interfaces are compared when they are taken over.
+            Err(why) => tracing::warn!("cannot see the network namespace of pid {pid}, which must be this one: {why}"),
+        }
         let meeting = Meeting::open(api).context("a socket for the running instance")?;
         // A busy instance may take its time, and one that hangs the whole time limit.
         tracing::info!("asking the running instance at {} for its ports", api.display());

@@ -25,6 +25,14 @@ pub enum Error {
         /// The loader's reason.
         reason: String,
     },
+    /// The VLANs of an interface could not be set in its program.
+    #[error("packets of VLANs of {interface} are left to the kernel: {reason}")]
+    Vlans {
+        /// The interface.
+        interface: String,
+        /// The kernel's or the loader's reason.
+        reason: String,
+    },
     /// Another XDP program runs on the interface.
     #[error(
         "interface `{interface}` already runs XDP program {}id {id} ({mode}), and only one can be attached; {}; a \

@@ -50,8 +50,8 @@ pub struct Program {
     note: String,
     config: XdpConfig,
     vlans: Vec<XdpVlan>,
-    /// Reason why VLANs could not be set, and the time of the attempt.
-    no_vlans: Option<(String, Instant)>,
+    /// VLANs that could not be set, the reason, and the time of the attempt.
+    no_vlans: Option<(Vec<XdpVlan>, String, Instant)>,
     /// Number of CPUs that send for it.
     cpus: u16,
     id: u16,
@@ -118,7 +118,9 @@ impl Program {
         how: XdpAttach,
         user: Option<&UserProgram>,
     ) -> Result<Self, Error> {
-        refuse_instance(link, &datapath.lock().own_links)?;
+        // Not under the lock, which closing the gates needs.
+        let own = datapath.lock().own_links.clone();
+        refuse_instance(link, &own)?;
         let interface = link.name.clone();
         let first = user.map(|user| datapath.load_first(id, user)).transpose()?;
         let mut inner = datapath.lock();
@@ -405,15 +407,17 @@ impl Program {
     /// Sets the VLANs whose frames are handled; those of others are passed to the kernel.
     ///
     /// # Errors
-    /// [`Error::Load`] for the first VLAN of all and [`Error::Map`], with the kernel's reasons; then all frames of
-    /// VLANs are passed to the kernel, and for a minute calls fail with the same reason. Errors of
-    /// [`Program::set_config`].
+    /// [`Error::Vlans`] with the kernel's reason; then all frames of VLANs are passed to the kernel, and for a minute
+    /// the same VLANs are refused for the same reason. Errors of [`Program::set_config`].
     pub fn set_vlans(&mut self, vlans: Vec<XdpVlan>) -> Result<(), Error> {
         if vlans == self.vlans {
             return Ok(());
         }
-        if let Some((reason, _)) = self.no_vlans.as_ref().filter(|(_, since)| since.elapsed() < RETRY) {
-            return Err(Error::Load { interface: self.interface.clone(), reason: reason.clone() });
+        if let Some((same, reason, since)) = &self.no_vlans
+            && *same == vlans
+            && since.elapsed() < RETRY
+        {
+            return Err(Error::Vlans { interface: self.interface.clone(), reason: reason.clone() });
         }
         let config = self.config;
         self.vlans = vlans;
@@ -423,10 +427,13 @@ impl Program {
                 Ok(())
             }
             Err(why) => {
-                (self.vlans, self.no_vlans) = (vec![], Some((why.reason(), Instant::now())));
+                let vlans = std::mem::take(&mut self.vlans);
+                let reason = why.reason();
+                let refused = Error::Vlans { interface: self.interface.clone(), reason: reason.clone() };
+                self.no_vlans = Some((vlans, reason, Instant::now()));
                 // The port's own frames need no VLAN.
                 self.set_config(config)?;
-                Err(why)
+                Err(refused)
             }
         }
     }
@@ -497,8 +504,11 @@ impl Drop for Program {
         if self.left {
             return;
         }
-        if let Some(id) = self.tc.as_ref().and_then(|tc| tc.id().ok()) {
-            self.datapath.lock().own_links.retain(|own| *own != id);
+        if let Some(tc) = self.tc.take() {
+            let id = tc.id().ok();
+            // Detached first: meanwhile the link is still known as our own.
+            drop(tc);
+            self.datapath.lock().own_links.retain(|own| Some(*own) != id);
         }
         // Frames still queued for a CPU must not leave on the next port with this id.
         self.datapath.clear_device(self.id);

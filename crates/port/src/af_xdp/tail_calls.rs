@@ -47,8 +47,8 @@ impl TailCalls {
         Ok(())
     }
 
-    /// Returns whether any of the programs could not be loaded.
+    /// Returns whether any of the programs could not be loaded, and is not to be tried again yet.
     pub fn refused(&self) -> bool {
-        self.loaded.iter().any(Result::is_err)
+        self.loaded.iter().any(|of| of.as_ref().is_err_and(|(_, tried)| tried.elapsed() < RETRY))
     }
 }

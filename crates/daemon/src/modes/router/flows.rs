@@ -201,11 +201,20 @@ impl Ports {
         answer
     }
 
-    /// Sets the ports, and the families whose flows pass there; returns whether they differ from those before.
+    /// Sets the ports, and the families whose flows pass there; returns whether the ports differ from those before.
     pub fn set(&mut self, ports: &[PortLink], passing: impl Fn(u16) -> Families) -> bool {
         let of = |port: &PortLink| (port.id, (port.interface(), passing(port.id)));
         let ports = ports.iter().filter(|port| port.index != 0).map(of).collect();
-        std::mem::replace(&mut self.ports, ports) != self.ports
+        let before = std::mem::replace(&mut self.ports, ports);
+        let same = |(id, (interface, _)): (&u16, &(Interface, Families))| {
+            before.get(id).is_some_and(|(was, _)| was == interface)
+        };
+        before.len() != self.ports.len() || !self.ports.iter().all(same)
+    }
+
+    /// Returns the families whose flows pass each port.
+    fn passing(&self) -> BTreeMap<u16, Families> {
+        self.ports.iter().map(|(id, (_, families))| (*id, *families)).collect()
     }
 
     /// Sets the ports of a reading; returns whether they differ from those before.
@@ -264,8 +273,8 @@ impl Thread {
         }
     }
 
-    /// Follows the connections as long as the rules stay the same. Returns the first reading with other rules, other
-    /// ports, or flows of other families that pass these; `None` if the thread must end.
+    /// Follows the connections as long as the rules stay the same. Returns the first reading with other rules or other
+    /// ports; `None` if the thread must end.
     fn follow(
         &mut self,
         rules: &mut Reader,
@@ -292,10 +301,13 @@ impl Thread {
         while !self.shared.stop.load(Ordering::Acquire) {
             if let Some(next) = self.shared.take() {
                 let same = rules.generation()?.unwrap_or_default() == ruleset.generation;
+                let passing = self.ports.passing();
                 if !same || self.ports.follow(&next) {
                     self.shared.ready.store(0, Ordering::Release);
                     return Ok(Some(next));
                 }
+                // Flows that the gates hold back now, or no longer do, may wait: a reading revokes all for a while.
+                reading.wanted |= passing != self.ports.passing();
                 self.shared.ready.store(next.number + 1, Ordering::Release);
             }
             if self.routes_changed(&judge) {
