@@ -564,9 +564,9 @@ impl Follower {
             || {
                 let (kernel, stats) = &mut *kernel.borrow_mut();
                 boundaries.borrow_mut().end_datagram();
-                let before = log.len();
                 lost |= store_pending(events, log, buffer, stats)?;
-                let early = kind.has(LONG) && log.len() > before;
+                // Also those stored before this attempt at the dump.
+                let early = kind.has(LONG) && log.len() > *applied;
                 if early {
                     wanted.add(apply_early(kernel, &log[*applied..], sink));
                     *applied = log.len();

@@ -703,6 +703,9 @@ impl Kernel {
                     return Scope::NONE;
                 }
                 let (list, seen) = read();
+                if early.opening {
+                    early.doubts.insert(key, Doubt::about(&list, bodies));
+                }
                 list.iter().for_each(|id| bodies.share(*id));
                 early.routes.insert(key, Known { list, seen });
             }
@@ -824,11 +827,13 @@ fn apply_route<K: Key>(
         routes::insert(&mut list, v6, body, flags, (bodies, resolver), &mut released)
     };
     if let Some((doubt, body)) = doubt {
-        if gone && doubt.remove(&body) {
+        let lost = match gone {
+            true => doubt.remove(&body),
+            false => doubt.add(&body, v6, flags, released.iter().map(|id| &bodies.get(*id).body)),
+        };
+        if lost {
             released.append(&mut list);
             list.push(bodies.hold(early::only_the_kernels(), resolver));
-        } else if !gone {
-            doubt.add(&body, v6, flags, released.iter().map(|id| &bodies.get(*id).body));
         }
     }
     routes.write(short, &list, stamp);

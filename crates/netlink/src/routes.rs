@@ -172,7 +172,7 @@ fn insert4(
 ) -> Outcome {
     let same = list.iter().position(|id| bodies.get(*id).body.is(&body));
     let new = bodies.hold(body, resolver);
-    if let Some(at) = same {
+    if let Some(at) = same.filter(|_| flags & NLM_F_EXCL == 0) {
         released.push(std::mem::replace(&mut list[at], new));
         // The replacement is already in the list further down: this message is older than the list.
         return if flags & NLM_F_REPLACE != 0 && at > 0 { Outcome::Unsure } else { Outcome::Sure };

@@ -17,9 +17,9 @@ const SOURCES: u64 = 0x2001_0db8_6c65_6773;
 impl Follower {
     /// Finds the IPv6 routes whose legs have different MTUs, or an MTU that could not be learned. A request for a
     /// packet's route shows the attributes of the leg that the packet takes, so this asks for packets from several
-    /// sources. Returns whether the kernel was short of memory.
+    /// sources. Returns whether the kernel was short of memory, or a route has changed since it was dumped.
     pub(super) fn ask_about_legs(&mut self) -> bool {
-        let (mut left, mut short) = (LEGS, false);
+        let (mut left, mut again) = (LEGS, false);
         for (key, body) in self.kernel.multipaths6() {
             let IpAddr::V6(to) = key.prefix.addr else { continue };
             let mut unseen: Vec<&Leg> = body.legs.iter().filter(|leg| self.kernel.forwards_by(leg)).collect();
@@ -34,22 +34,24 @@ impl Follower {
                 same = false;
                 let answered = self.requests.ask(RTM_GETROUTE, &packet6(from, to), buffer, |message| {
                     if let Ok(Some(Event::Route { key: of, body: found, .. })) = parse(message) {
-                        same = of == key && found.legs.len() == body.legs.len();
-                        mixed = same && found.mtu != body.mtu;
+                        let changed = of == key && found.legs.len() != body.legs.len();
+                        again |= changed;
+                        same = of == key && !changed;
+                        mixed = changed || same && found.mtu != body.mtu;
                         unseen.retain(|leg| !found.legs.first().is_some_and(|first| leg.has_same_target(first)));
                     }
                 });
                 if let Err(error) = answered {
                     same = false;
                     mixed = error.is_shortage();
-                    short |= mixed;
+                    again |= mixed;
                 }
             }
             // One may be left, as all packets take the same if the hash of multipath does not include their sources.
             mixed |= same && !unseen.is_empty() && left > 0;
             self.kernel.set_mixed_mtus(key, mixed);
         }
-        short
+        again
     }
 }
 

@@ -59,11 +59,14 @@ impl Known {
 ///
 /// A replacement does not say which body it takes the place of. Applied to bodies that are newer, it may displace
 /// another than in the kernel. This makes no difference as long as the new body stays, since then the dump would have
-/// shown it, nor if the displaced one comes or goes later on.
+/// shown it, nor if the displaced one comes or goes later on. If the new body is in place already, it displaces none:
+/// neither the one that it took the place of, if an older message has brought that back.
 #[derive(Debug, Default)]
 pub struct Doubt {
     shown: Vec<Arc<Body>>,
     displaced: Vec<Arc<Body>>,
+    /// Bodies that the dump did not show, and messages have added beside others.
+    added: Vec<Arc<Body>>,
     /// Set if the kernel's bodies are not known.
     pub lost: bool,
 }
@@ -75,20 +78,40 @@ impl Doubt {
         Self { shown, ..Self::default() }
     }
 
-    /// Follows the addition of a body by a message with these flags, which displaced others.
-    pub fn add<'a>(&mut self, body: &Body, v6: bool, flags: u16, displaced: impl Iterator<Item = &'a Arc<Body>>) {
+    /// Follows the addition of a body by a message with these flags, which displaced others. Returns whether the kernel's
+    /// bodies are not known.
+    pub fn add<'a>(
+        &mut self,
+        body: &Body,
+        v6: bool,
+        flags: u16,
+        mut displaced: impl Iterator<Item = &'a Arc<Body>>,
+    ) -> bool {
         if flags & NLM_F_EXCL != 0 {
             // The kernel had no other.
-            return *self = Self::default();
-        }
-        self.forget(body);
-        // All legs of an IPv6 route are replaced by all of another.
-        let same = |old: &Body| old.is(body) || v6 && old.joins() && body.joins();
-        for old in displaced.filter(|_| flags & NLM_F_REPLACE != 0).filter(|old| !same(old)) {
-            if let Some(at) = self.shown.iter().position(|shown| shown.is(old)) {
-                self.displaced.push(self.shown.swap_remove(at));
+            *self = Self::default();
+        } else if flags & NLM_F_REPLACE == 0 {
+            // It may be displaced again.
+            match self.displaced.iter().position(|known| known.is(body)) {
+                Some(at) => self.shown.push(self.displaced.swap_remove(at)),
+                None if self.shown.iter().any(|known| known.is(body)) => {}
+                None => self.added.push(Arc::new(body.clone())),
+            }
+        } else {
+            self.forget(body);
+            // All legs of an IPv6 route are replaced by all of another.
+            let same = |old: &Body| old.is(body) || v6 && old.joins() && body.joins();
+            match displaced.find(|old| !same(old)) {
+                Some(old) => {
+                    self.added.retain(|known| !known.is(old));
+                    if let Some(at) = self.shown.iter().position(|shown| shown.is(old)) {
+                        self.displaced.push(self.shown.swap_remove(at));
+                    }
+                }
+                None => self.lost |= !self.added.is_empty(),
             }
         }
+        self.lost
     }
 
     /// Follows a removal. Returns whether the kernel's bodies are not known, since it may have one that was displaced.
@@ -99,8 +122,9 @@ impl Doubt {
     }
 
     fn forget(&mut self, body: &Body) {
-        self.shown.retain(|known| !known.is(body));
-        self.displaced.retain(|known| !known.is(body));
+        for known in [&mut self.shown, &mut self.displaced, &mut self.added] {
+            known.retain(|known| !known.is(body));
+        }
     }
 }
 

@@ -105,6 +105,7 @@ fn overtaken_replacements_leave_the_route_to_the_kernel_if_they_go() {
         let (added, replaced) =
             (|index| route_by(to, index, NLM_F_EXCL, false), |index| route_by(to, index, NLM_F_REPLACE, false));
         let gone = |index| route_by(to, index, 0, true);
+        let appended = |index| route_by(to, index, NLM_F_APPEND, false);
         // What the dump shows before and after the notifications, and the outcome; the route was by 10 and 11.
         // Notifications that are received with the first datagram, in which it is, may be older.
         for (opening, before, log, after, again, left) in [
@@ -115,6 +116,11 @@ fn overtaken_replacements_leave_the_route_to_the_kernel_if_they_go() {
             (false, vec![], vec![replaced(12), gone(12), gone(11)], vec![], false, vec![]),
             (false, vec![], vec![replaced(12), gone(12), gone(11), added(13)], vec![13], false, vec![13]),
             (false, vec![], vec![replaced(12), replaced(14)], vec![14, 11], false, vec![14, 11]),
+            // A message repeats what the dump has shown, and another displaces it.
+            (false, vec![], vec![appended(11), replaced(12), gone(12)], vec![11], true, vec![0]),
+            // The replacement is in place already, and an older message has brought back what it replaced.
+            (false, vec![], vec![appended(11), gone(10), replaced(12)], vec![12], true, vec![0]),
+            (false, vec![], vec![replaced(12)], vec![12], false, vec![12]),
             // Only the first of these replacements came before the dump.
             (false, vec![], vec![replaced(12), replaced(14), gone(14), gone(11)], vec![14, 11], false, vec![]),
         ] {
@@ -130,6 +136,9 @@ fn overtaken_replacements_leave_the_route_to_the_kernel_if_they_go() {
                 kernel.end_datagram();
             }
             apply(&mut kernel, &log, Origin::Early);
+            if opening {
+                assert_eq!(links_of(&kernel, to), left, "reported at once: {log:?}");
+            }
             apply(&mut kernel, &after.into_iter().map(shown).collect::<Vec<_>>(), Origin::Dump);
             kernel.finish(kind, true);
             kernel.begin_replay();
