@@ -78,8 +78,8 @@ impl Doubt {
         Self { shown, ..Self::default() }
     }
 
-    /// Follows the addition of a body by a message with these flags, which displaced others. Returns whether the kernel's
-    /// bodies are not known.
+    /// Follows the addition of a body by a message with these flags, which displaced others. Returns whether the
+    /// kernel's bodies are not known.
     pub fn add<'a>(
         &mut self,
         body: &Body,
