@@ -155,7 +155,7 @@ pub enum Reason {
     Obstacle(Obstacle),
     /// In one direction, the route does not lead out of exactly one port.
     Route,
-    /// Its flow would forward no packet: none of its ports lets packets of flows pass.
+    /// None of the connection's ports lets packets of flows pass, so that a flow would forward none.
     Held,
     /// The source is translated to an address of this host, but not to one of the egress interface. If the
     /// connection was masqueraded on another interface, which the kernel does not report, it ends it

@@ -47,7 +47,7 @@ impl Follower {
                     again |= mixed;
                 }
             }
-            // One may be left, as all packets take the same if the hash of multipath does not include their sources.
+            // A leg may be left: all packets take the same if the hash of multipath does not include their sources.
             mixed |= same && !unseen.is_empty() && left > 0;
             self.kernel.set_mixed_mtus(key, mixed);
         }

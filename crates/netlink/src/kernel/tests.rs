@@ -502,7 +502,7 @@ fn routes_replayed_before_their_dump_are_not_those_that_it_shows() {
     }
 }
 
-/// What a notification means for routes is judged once they are known.
+/// Notifications are judged by the routes once these are known.
 #[test]
 fn notifications_before_the_routes_are_judged_after_them() {
     let addr: IpAddr = [192, 0, 2, 5].into();

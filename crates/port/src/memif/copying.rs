@@ -189,7 +189,7 @@ impl Copying {
         frames: &mut Batch,
         counters: &PortCounters,
     ) -> Result<usize, Refusal> {
-        // One frame may need more buffers than were free when the head was last read.
+        // A frame may need more buffers than were free when the head was last read.
         let room = self.provided(link)?;
         let Some(first) = frames.as_slice().first() else { return Ok(0) };
         let packet = bufs.arena().data(first);

@@ -436,7 +436,7 @@ fn buffers_provided_later_are_found_for_a_frame_in_parts() {
     let mut out = batch_of(&mut server.bufs, [[1u8; 16], [2; 16]]);
     server.turn(&mut out);
     assert!(out.is_empty());
-    // One buffer is left, and this frame needs three.
+    // A single buffer is left, and this frame needs three.
     let mut out = batch_of(&mut server.bufs, [[3u8; 40]]);
     server.turn(&mut out);
     assert_eq!(out.len(), 1);

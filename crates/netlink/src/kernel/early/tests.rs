@@ -59,7 +59,7 @@ fn early_changes_and_their_replay_give_the_kernels_order() {
     assert_eq!(hop(&mut kernel), Some(10));
     kernel.apply(event(10, 0, true), Origin::Live);
     assert_eq!(hop(&mut kernel), Some(11));
-    // One that the dump does not show, because it had passed its place.
+    // A route that the dump does not show, because it had passed its place.
     let log = [event(10, NLM_F_EXCL, false)];
     let mut kernel = begin();
     kernel.apply(other(), Origin::Dump);
@@ -106,7 +106,7 @@ fn overtaken_replacements_leave_the_route_to_the_kernel_if_they_go() {
             (|index| route_by(to, index, NLM_F_EXCL, false), |index| route_by(to, index, NLM_F_REPLACE, false));
         let gone = |index| route_by(to, index, 0, true);
         let appended = |index| route_by(to, index, NLM_F_APPEND, false);
-        // What the dump shows before and after the notifications, and the outcome; the route was by 10 and 11.
+        // Bodies that the dump shows before and after the notifications, and the outcome; the route was by 10 and 11.
         // Notifications that are received with the first datagram, in which it is, may be older.
         for (opening, before, log, after, again, left) in [
             (false, vec![], vec![replaced(12), gone(12)], vec![11], true, vec![0]),
@@ -218,7 +218,7 @@ fn a_dump_does_not_undo_what_has_changed_early() {
         assert_eq!(apply(&mut kernel, &log, Origin::Replay), Scope::NONE);
         kernel.end_dump(kind);
         assert_eq!(reported(&mut kernel), []);
-        // What the next dump shows counts again.
+        // The next dump counts again.
         kernel.begin(kind);
         kernel.begin_dump(kind);
         apply(&mut kernel, &old, Origin::Dump);
