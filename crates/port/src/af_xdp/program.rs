@@ -417,7 +417,7 @@ impl Program {
             && *same == vlans
             && since.elapsed() < RETRY
         {
-            return Err(Error::Vlans { interface: self.interface.clone(), reason: reason.clone() });
+            return Err(self.refuses_vlans(reason.clone()));
         }
         let config = self.config;
         self.vlans = vlans;
@@ -428,14 +428,16 @@ impl Program {
             }
             Err(why) => {
                 let vlans = std::mem::take(&mut self.vlans);
-                let reason = why.reason();
-                let refused = Error::Vlans { interface: self.interface.clone(), reason: reason.clone() };
-                self.no_vlans = Some((vlans, reason, Instant::now()));
+                self.no_vlans = Some((vlans, why.reason(), Instant::now()));
                 // The port's own frames need no VLAN.
                 self.set_config(config)?;
-                Err(refused)
+                Err(self.refuses_vlans(why.reason()))
             }
         }
+    }
+
+    fn refuses_vlans(&self, reason: String) -> Error {
+        Error::Vlans { interface: self.interface.clone(), reason }
     }
 
     /// Sets the CPUs that send the frames received on the port and forwarded by the program; each flow stays on one

@@ -132,7 +132,7 @@ impl Established {
             if n.is_multiple_of(BURST) {
                 reader.quiescent();
             }
-            // Its record is not used for another flow meanwhile.
+            // The record is not used for another flow meanwhile.
             let before = statistics.packets(id);
             if let Some(Listed { traffic, .. }) = flows.at(id) {
                 packets += packets_since(before, &traffic);
@@ -148,8 +148,9 @@ impl Established {
         let ruleset = nft::read_whole().map_err(|why| format!("the rules cannot be read: {why}"))?;
         let judge = Judge::new(&ruleset);
         let mut ports = Ports::new(self.tables.clone(), &self.domain);
+        ports.set(links);
         // The rules' reasons come first.
-        ports.set(links, |_| Families::BOTH);
+        ports.pass(links.iter().map(|port| (port.id, Families::BOTH)).collect());
         let (mut reader, until) = (self.domain.register(), Instant::now() + JUDGING);
         let mut answer = KernelConnections::default();
         let mut reasons: HashMap<String, KernelReason> = HashMap::new();

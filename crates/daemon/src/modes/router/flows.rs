@@ -158,14 +158,16 @@ pub(super) struct Ports {
     tables: Arc<Published<Tables>>,
     /// Offline except during a lookup, so that no writer waits for this thread.
     reader: RefCell<qsbr::Reader>,
-    /// Interfaces, and the families whose flows pass there, by port number.
-    ports: HashMap<u16, (Interface, Families)>,
+    /// Interfaces by port number.
+    interfaces: HashMap<u16, Interface>,
+    /// Families whose flows pass the gates, by port number.
+    passing: BTreeMap<u16, Families>,
 }
 
 impl Routes for Ports {
     fn towards(&self, addr: IpAddr) -> Option<(u16, &Interface)> {
         let PortId(port) = self.ask(|tables| tables.egress(addr))?;
-        Some((port, &self.ports.get(&port)?.0))
+        Some((port, self.interfaces.get(&port)?))
     }
 
     fn is_source_of(&self, addr: IpAddr, port: u16) -> bool {
@@ -181,7 +183,7 @@ impl Routes for Ports {
     }
 
     fn passing(&self, port: u16) -> Families {
-        self.ports.get(&port).map_or(Families::NONE, |(_, passing)| *passing)
+        self.passing.get(&port).copied().unwrap_or_default()
     }
 }
 
@@ -190,7 +192,7 @@ impl Ports {
     pub fn new(tables: Arc<Published<Tables>>, domain: &Qsbr) -> Self {
         let mut reader = domain.register();
         reader.offline();
-        Self { tables, reader: RefCell::new(reader), ports: HashMap::new() }
+        Self { tables, reader: RefCell::new(reader), interfaces: HashMap::new(), passing: BTreeMap::new() }
     }
 
     fn ask<T>(&self, question: impl FnOnce(&Tables) -> T) -> T {
@@ -201,25 +203,15 @@ impl Ports {
         answer
     }
 
-    /// Sets the ports, and the families whose flows pass there; returns whether the ports differ from those before.
-    pub fn set(&mut self, ports: &[PortLink], passing: impl Fn(u16) -> Families) -> bool {
-        let of = |port: &PortLink| (port.id, (port.interface(), passing(port.id)));
-        let ports = ports.iter().filter(|port| port.index != 0).map(of).collect();
-        let before = std::mem::replace(&mut self.ports, ports);
-        let same = |(id, (interface, _)): (&u16, &(Interface, Families))| {
-            before.get(id).is_some_and(|(was, _)| was == interface)
-        };
-        before.len() != self.ports.len() || !self.ports.iter().all(same)
+    /// Sets the ports; returns whether they differ from those before.
+    pub fn set(&mut self, ports: &[PortLink]) -> bool {
+        let interfaces = ports.iter().filter(|port| port.index != 0).map(|port| (port.id, port.interface())).collect();
+        std::mem::replace(&mut self.interfaces, interfaces) != self.interfaces
     }
 
-    /// Returns the families whose flows pass each port.
-    fn passing(&self) -> BTreeMap<u16, Families> {
-        self.ports.iter().map(|(id, (_, families))| (*id, *families)).collect()
-    }
-
-    /// Sets the ports of a reading; returns whether they differ from those before.
-    fn follow(&mut self, request: &Request) -> bool {
-        self.set(&request.ports, |port| request.passing.get(&port).copied().unwrap_or_default())
+    /// Sets the families whose flows pass each port; returns whether they differ from those before.
+    pub fn pass(&mut self, passing: BTreeMap<u16, Families>) -> bool {
+        std::mem::replace(&mut self.passing, passing) != self.passing
     }
 }
 
@@ -283,7 +275,8 @@ impl Thread {
         failures: &mut Failures,
     ) -> anyhow::Result<Option<Request>> {
         // The gates let no packets of flows pass until the reading is ready.
-        self.ports.follow(request);
+        self.ports.set(&request.ports);
+        self.ports.pass(request.passing.clone());
         let ruleset = rules.read_whole()?;
         let judge = Judge::new(&ruleset);
         if judge.subscription() != self.subscription {
@@ -301,13 +294,12 @@ impl Thread {
         while !self.shared.stop.load(Ordering::Acquire) {
             if let Some(next) = self.shared.take() {
                 let same = rules.generation()?.unwrap_or_default() == ruleset.generation;
-                let passing = self.ports.passing();
-                if !same || self.ports.follow(&next) {
+                if !same || self.ports.set(&next.ports) {
                     self.shared.ready.store(0, Ordering::Release);
                     return Ok(Some(next));
                 }
                 // Flows that the gates hold back now, or no longer do, may wait: a reading revokes all for a while.
-                reading.wanted |= passing != self.ports.passing();
+                reading.wanted |= self.ports.pass(next.passing);
                 self.shared.ready.store(next.number + 1, Ordering::Release);
             }
             if self.routes_changed(&judge) {
