@@ -104,8 +104,7 @@ fn a_port_under_the_number_of_another_is_not_taken_for_it() {
     change(&[("r0", "")]);
     change(&[("r0", ""), ("r2", "")]);
     assert_eq!(number("r2"), known);
-    ping(2);
-    assert!(bywash.counter("r2", "tx_packets") >= 3, "{}", bywash.show(&["ports"]));
+    bywash.wait_to_count("r2", "tx_packets", 3, || ping(2));
     // A port that is opened again is still known.
     change(&[("r0", "tx_burst = 8\n"), ("r2", "")]);
     bywash.wait("an answer to be captured", |_| {

@@ -249,6 +249,16 @@ impl<'a> Bywash<'a> {
         }
     }
 
+    /// Repeats `send` until a counter of a port grows by at least `count` meanwhile: the kernel forwards the packets of
+    /// a new port until its policies and routes have been read.
+    pub fn wait_to_count(&self, port: &str, name: &str, count: u64, mut send: impl FnMut()) {
+        self.wait(&format!("{count} {name} of {port}"), |bywash| {
+            let before = bywash.counter(port, name);
+            send();
+            bywash.counter(port, name) >= before + count
+        });
+    }
+
     /// Makes a change that concerns the kernel's policies, and waits until they have been read and applied: the kernel
     /// forwards meanwhile.
     pub fn change_policies<T>(&self, change: impl FnOnce() -> T) -> T {

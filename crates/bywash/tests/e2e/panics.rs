@@ -74,7 +74,6 @@ fn the_kernel_has_the_ports_of_a_worker_that_panics_until_it_is_restarted() {
     let running = run(lab.r(), &[&["--level", "user"], &lab.router_interfaces()[..]].concat());
     let reaches = |size: u32| Ping::to(lab.b().v4).count(3).size(size).run(&lab.a().ns).unwrap().received == 3;
     assert!(reaches(56));
-    let forwarded = running.counter("r1", "tx_packets");
 
     // The first time it is restarted at once.
     Ping::to(lab.b().v4).count(1).size(DATA).run(&lab.a().ns).unwrap();
@@ -82,7 +81,7 @@ fn the_kernel_has_the_ports_of_a_worker_that_panics_until_it_is_restarted() {
     running.wait("the restart", |running| running.log().contains("worker 0 is restarted"));
     running.wait("the ports to be taken over again", |running| levels(running) == ["user", "user"]);
     running.wait("good health", |running| health(running).0);
-    assert!(reaches(56) && running.counter("r1", "tx_packets") >= forwarded + 3, "{}", running.log());
+    running.wait_to_count("r1", "tx_packets", 3, || assert!(reaches(56), "{}", running.log()));
     assert!(running.drops("r0", "worker-failed") > 0);
 
     // The second time it has to wait for a minute: meanwhile the kernel forwards everything.

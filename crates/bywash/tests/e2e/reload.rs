@@ -170,10 +170,10 @@ fn ports_come_and_go_and_the_others_lose_nothing() {
         assert_eq!(say(reload(&running, &[])), told);
         assert_eq!(names(&running), ["r0", "r1", "r3"]);
         let d = lab.hosts()[3].v4;
-        let sent = running.counter("r3", "tx_packets");
-        let report = Ping::to(d).count(3).interval(Duration::from_millis(10)).run(&lab.a().ns).unwrap();
-        assert_eq!(report.received, 3, "{} {}", report.text, running.log());
-        assert!(running.counter("r3", "tx_packets") >= sent + 3, "{}", running.show(&["ports"]));
+        running.wait_to_count("r3", "tx_packets", 3, || {
+            let report = Ping::to(d).count(3).interval(Duration::from_millis(10)).run(&lab.a().ns).unwrap();
+            assert_eq!(report.received, 3, "{} {}", report.text, running.log());
+        });
         // The kernel forwards the packets of the removed port.
         let links = lab.r().ip(&["-d", "link", "show", "r2"]).unwrap().stdout;
         assert!(!links.contains("xdp"), "{links}");

@@ -417,8 +417,7 @@ fn a_port_is_taken_over_again_once_no_other_program_is_in_the_way() {
     assert!(pings(&lab), "{}", running.log());
     lab.r().ip(&["link", "set", "dev", "r0", "xdpgeneric", "off"]).unwrap();
     running.wait("the port to be taken over again", |running| level(running, "r0") == "user");
-    let before = running.counter("r0", "rx_packets");
-    assert!(pings(&lab) && running.counter("r0", "rx_packets") > before, "{}", running.log());
+    running.wait_to_count("r0", "rx_packets", 1, || assert!(pings(&lab), "{}", running.log()));
     assert_eq!(running.log().matches("already runs XDP program").count(), 1, "{}", running.log());
     assert!(running.signalled(Signal::TERM).success(), "{}", running.log());
     assert_detached(lab.r());
