@@ -320,7 +320,9 @@ impl AfXdpPort {
         }
         let Some(socket) = &mut self.socket else { return };
         if !socket.tx.wants_wakeup() {
-            self.unkicked = 0;
+            // The driver may be about to ask for a wake-up without having seen the newest frames: neither side has a
+            // barrier between its write and its read. What it has not taken by the next turn is looked at again.
+            self.unkicked = socket.pending();
             return;
         }
         let mut before = socket.pending();
