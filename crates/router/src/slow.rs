@@ -112,7 +112,7 @@ impl SlowPath {
             _ if dubious => self.punt(cx, from, frame),
             // Packets to this host are not forwarded, so their TTL does not matter: routing protocols send with a TTL
             // of 1.
-            Err(DropReason::TtlExceeded) if is_local(tables, from, cx.bufs.arena().data(&frame)) => {
+            Err(DropReason::TtlExceeded) if may_be_local(tables, from, cx.bufs.arena().data(&frame)) => {
                 self.punt(cx, from, frame);
             }
             Err(DropReason::TtlExceeded) => {
@@ -313,6 +313,12 @@ fn plan(cx: &Context<'_>, frame: &Frame, mtu: u32) -> Result<Plan, FragError> {
 /// Returns whether a packet with a valid header is addressed to this host.
 fn is_local(tables: &Tables, from: Ingress, data: &[u8]) -> bool {
     tables.entry(lookup(tables, from, data)).kind == Kind::Local
+}
+
+/// Returns whether a packet with a valid header may be addressed to this host: IPsec policies, and rules before that for
+/// table local, hide the host's own addresses.
+fn may_be_local(tables: &Tables, from: Ingress, data: &[u8]) -> bool {
+    matches!(tables.entry(lookup(tables, from, data)).kind, Kind::Local | Kind::Policy | Kind::Kernel)
 }
 
 /// Returns the next hop of a packet received on `from`, with groups resolved.

@@ -9,12 +9,13 @@ use bywash_port::{TxQueue, TxQueueConfig};
 use bywash_router::tables::{Cold, Entry, HashPolicy, Kind, Own4, PortInfo, SourceCheck, Tables};
 use bywash_router::tunnel::Tunnels;
 use bywash_router::{Request, Router, RouterConfig};
-use bywash_sync::{Published, Qsbr};
+use bywash_sync::{Published, Qsbr, clock};
 use bywash_wire::build::Packet;
 use bywash_wire::ethernet::MacAddr;
 use common::Line;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 /// Ids of [`entries`].
 const THERE: u32 = 1;
@@ -23,6 +24,12 @@ const KERNEL: u32 = 3;
 const LOCAL: u32 = 4;
 const GLEAN: u32 = 5;
 const MIXED: u32 = 6;
+const NEAR: u32 = 7;
+const OTHER: u32 = 8;
+const POLICY: u32 = 9;
+
+/// Gateways of next hops that have one.
+const GATEWAYS: [(u32, Ipv4Addr); 2] = [(NEAR, Ipv4Addr::new(192, 0, 2, 8)), (OTHER, Ipv4Addr::new(192, 0, 2, 9))];
 
 fn entries() -> Vec<Entry> {
     let forward = |port, mtu| Entry::of_port(Kind::Forward, PortId(port), mtu, [2; 12]);
@@ -34,6 +41,9 @@ fn entries() -> Vec<Entry> {
         Entry::verdict(Kind::Local),
         Entry::of_port(Kind::Glean, PortId(1), 1500, [0; 12]),
         Entry::of_group(0, 2),
+        Entry::of_port(Kind::Pending, PortId(1), 1500, [0; 12]),
+        Entry::of_port(Kind::Pending, PortId(1), 1500, [0; 12]),
+        Entry::verdict(Kind::Policy),
     ]
 }
 
@@ -57,76 +67,117 @@ impl Outcome {
 }
 
 /// Routes by first byte: sources are in 10/8 (out of port 0), 20/8 (to the kernel), 30/8 (local), 40/8 (either), 50/8
-/// (none); destinations in 60/8 (out of port 1, with a small MTU) and 70/8 (on port 1's link).
+/// (none); destinations in 60/8 (out of port 1, with a small MTU), 70/8 (on port 1's link), 80/8 and 90/8 (by one
+/// gateway on it) and 100/8 (under an IPsec policy).
 fn run(check: SourceCheck, own: &[Ipv4Addr], frames: Vec<Vec<u8>>) -> Outcome {
     run_at(1, check, own, frames)
 }
 
 /// Same as [`run`], on ports whose interfaces have this index; 0 for ports without an interface.
 fn run_at(index: u32, check: SourceCheck, own: &[Ipv4Addr], frames: Vec<Vec<u8>>) -> Outcome {
-    let domain = Qsbr::new();
-    let (mut table4, table6) = (Table4::new(&domain).unwrap(), Table6::new(&domain).unwrap());
-    for (first, id) in [(10, THERE), (20, KERNEL), (30, LOCAL), (40, MIXED), (60, SMALL), (70, GLEAN)] {
-        table4.insert(Net::new(first << 24, 8).unwrap(), id);
+    let turns = frames.len() + 2;
+    let mut rig = Rig::new(index, check, own, frames);
+    for _ in 0..turns {
+        rig.worker.turn(clock::tsc());
     }
-    for own in own {
-        table4.insert(Net::new(own.to_bits(), 32).unwrap(), LOCAL);
+    rig.end()
+}
+
+/// A worker with two ports, and its tables.
+struct Rig {
+    worker: Worker,
+    table4: Table4,
+    inbox: rtrb::Consumer<Request>,
+    sent: Arc<Mutex<Vec<Vec<u8>>>>,
+    pools: Arc<PoolSet>,
+}
+
+impl Rig {
+    fn new(index: u32, check: SourceCheck, own: &[Ipv4Addr], frames: Vec<Vec<u8>>) -> Self {
+        let domain = Qsbr::new();
+        let (mut table4, table6) = (Table4::new(&domain).unwrap(), Table6::new(&domain).unwrap());
+        let early = [(10, THERE), (20, KERNEL), (30, LOCAL), (40, MIXED)];
+        let late = [(60, SMALL), (70, GLEAN), (80, NEAR), (90, NEAR), (100, POLICY)];
+        for (first, id) in early.into_iter().chain(late) {
+            table4.insert(Net::new(first << 24, 8).unwrap(), id);
+        }
+        for own in own {
+            table4.insert(Net::new(own.to_bits(), 32).unwrap(), LOCAL);
+        }
+        let port = PortInfo {
+            index,
+            mac: [2; 6],
+            source4: Some(Ipv4Addr::new(192, 0, 2, 1)),
+            source_check: check,
+            ..PortInfo::default()
+        };
+        let mut cold = vec![Cold { index: 2, ..Cold::default() }; entries().len()];
+        for (id, gateway) in GATEWAYS {
+            cold[id as usize].gateway = Some(gateway.into());
+        }
+        let tables = Tables {
+            generation: 1,
+            fib4: table4.reader(),
+            fib6: table6.reader(),
+            cold,
+            entries: entries(),
+            buckets: vec![THERE, KERNEL],
+            ports: vec![port; 2],
+            vlans: vec![],
+            bonds: vec![],
+            bridges: vec![],
+            tunnels: Tunnels::default(),
+            own4: own.iter().fold(Own4::default(), |filter, own| filter.with(*own)),
+            hash4: HashPolicy::L4,
+            hash6: HashPolicy::L4,
+        };
+        let tables = Arc::new(Published::new(&domain, tables));
+        let arena = Arena::new(ArenaConfig { cells: 4096, ..Default::default() }).unwrap();
+        let pools = PoolSet::new(arena, &[PoolConfig::stack("main", 4096)]).unwrap();
+        let (requests, inbox) = rtrb::RingBuffer::new(8192);
+        let router = Router::new(tables, requests, RouterConfig { icmp_rate: 1000, redirects: false });
+        let mut table = PortTable::new();
+        let first = Line { bursts: frames.into_iter().rev().map(|frame| vec![frame]).collect(), ..Line::default() };
+        let sent = first.sent.clone();
+        for line in [first, Line { sent: sent.clone(), ..Line::default() }] {
+            table.add(Box::new(line), TxQueue::new(TxQueueConfig { burst: 1, deadline_us: 0 }));
+        }
+        let config = WorkerConfig { id: 0, cpu: None, idle: Idle::Spin };
+        let worker = Worker::new(config, table, Box::new(router), Buffers::attach(&pools, 0), domain.register());
+        Self { worker, table4, inbox, sent, pools }
     }
-    let port = PortInfo {
-        index,
-        mac: [2; 6],
-        source4: Some(Ipv4Addr::new(192, 0, 2, 1)),
-        source_check: check,
-        ..PortInfo::default()
-    };
-    let tables = Tables {
-        generation: 1,
-        fib4: table4.reader(),
-        fib6: table6.reader(),
-        cold: vec![Cold { index: 2, ..Cold::default() }; entries().len()],
-        entries: entries(),
-        buckets: vec![THERE, KERNEL],
-        ports: vec![port; 2],
-        vlans: vec![],
-        bonds: vec![],
-        bridges: vec![],
-        tunnels: Tunnels::default(),
-        own4: own.iter().fold(Own4::default(), |filter, own| filter.with(*own)),
-        hash4: HashPolicy::L4,
-        hash6: HashPolicy::L4,
-    };
-    let tables = Arc::new(Published::new(&domain, tables));
-    let arena = Arena::new(ArenaConfig { cells: 4096, ..Default::default() }).unwrap();
-    let pools = PoolSet::new(arena, &[PoolConfig::stack("main", 4096)]).unwrap();
-    let (requests, mut inbox) = rtrb::RingBuffer::new(8192);
-    let router = Router::new(tables, requests, RouterConfig { icmp_rate: 1000, redirects: false });
-    let mut table = PortTable::new();
-    let turns = frames.len() as u64 + 2;
-    let first = Line { bursts: frames.into_iter().rev().map(|frame| vec![frame]).collect(), ..Line::default() };
-    let sent = first.sent.clone();
-    for line in [first, Line { sent: sent.clone(), ..Line::default() }] {
-        table.add(Box::new(line), TxQueue::new(TxQueueConfig { burst: 1, deadline_us: 0 }));
-    }
-    let config = WorkerConfig { id: 0, cpu: None, idle: Idle::Spin };
-    let worker = Worker::new(config, table, Box::new(router), Buffers::attach(&pools, 0), domain.register());
-    let counters = worker.counters();
-    worker.run_turns(turns);
-    let mut bufs = Buffers::attach(&pools, 0);
-    let mut outcome = Outcome { sent: vec![], punted: vec![], asked: vec![], counters };
-    while let Ok(request) = inbox.pop() {
-        match request {
-            Request::Resolve { addr, .. } => outcome.asked.push(addr),
-            Request::Punt { frame, .. } => {
-                outcome.punted.push(bufs.arena().data(&frame).to_vec());
-                bufs.free_one(frame);
-            }
+
+    /// Runs turns until a frame has been sent.
+    fn until_sent(&mut self) {
+        // A part of the neighbours is checked every half millisecond.
+        let until = Instant::now() + Duration::from_secs(60);
+        while self.sent.lock().unwrap().is_empty() {
+            assert!(Instant::now() < until);
+            self.worker.turn(clock::tsc());
         }
     }
-    drop(bufs);
-    let (missing, wrong) = pools.verify();
-    assert!(missing.is_empty() && wrong.is_empty());
-    outcome.sent = std::mem::take(&mut *sent.lock().unwrap());
-    outcome
+
+    fn end(self) -> Outcome {
+        let Self { mut worker, mut inbox, pools, sent, .. } = self;
+        let counters = worker.counters();
+        worker.close();
+        let mut bufs = Buffers::attach(&pools, 0);
+        let mut outcome = Outcome { sent: vec![], punted: vec![], asked: vec![], counters };
+        while let Ok(request) = inbox.pop() {
+            match request {
+                Request::Resolve { addr, .. } => outcome.asked.push(addr),
+                Request::Punt { frame, .. } => {
+                    outcome.punted.push(bufs.arena().data(&frame).to_vec());
+                    bufs.free_one(frame);
+                }
+            }
+        }
+        drop((worker, bufs));
+        let (missing, wrong) = pools.verify();
+        assert!(missing.is_empty() && wrong.is_empty());
+        outcome.sent = std::mem::take(&mut *sent.lock().unwrap());
+        outcome
+    }
 }
 
 fn udp(from: impl Into<IpAddr>, to: impl Into<IpAddr>, payload: usize) -> Vec<u8> {
@@ -236,6 +287,32 @@ fn every_neighbour_is_asked_for_whatever_waits() {
     let outcome = run(SourceCheck::Off, &[], scan);
     assert_eq!(outcome.asked.len(), 3000);
     assert_eq!(outcome.event(Event::NeighbourWait), 3000);
+}
+
+/// Otherwise it would wait for a neighbour that nobody asks for, and hold up others that wait for the first.
+#[test]
+fn a_packet_whose_route_moves_waits_for_the_new_neighbour() {
+    let frames = vec![udp(host(10, 1), host(80, 1), 8), udp(host(10, 1), host(90, 1), 8)];
+    let mut rig = Rig::new(1, SourceCheck::Off, &[], frames.clone());
+    for _ in 0..3 {
+        rig.worker.turn(clock::tsc());
+    }
+    let waits = rig.worker.counters().port(PortId(0)).events(Event::NeighbourWait);
+    assert_eq!((waits, rig.sent.lock().unwrap().len()), (2, 0));
+    rig.table4.insert(Net::new(80 << 24, 8).unwrap(), OTHER);
+    rig.table4.insert(Net::new(90 << 24, 8).unwrap(), THERE);
+    rig.until_sent();
+    let outcome = rig.end();
+    assert_eq!((outcome.sent.len(), outcome.sent[0][30..34].to_vec()), (1, host(90, 1).octets().to_vec()));
+    assert_eq!(outcome.asked, GATEWAYS.map(|(_, gateway)| IpAddr::from(gateway)));
+}
+
+/// The policy may cover the host's own addresses.
+#[test]
+fn expired_packets_under_a_policy_are_the_kernels() {
+    let frames: Vec<_> = (0..2000).map(|n| set(udp(host(10, n), host(100, 1), 8), 1, false)).collect();
+    let outcome = run(SourceCheck::Off, &[], frames.clone());
+    assert_eq!((outcome.event(Event::IcmpByKernel), outcome.punted == frames), (0, true));
 }
 
 #[test]

@@ -10,6 +10,7 @@ use crate::waiting::{Added, Asked, CAPACITY, Wait};
 use bywash_engine::{Context, DropReason, Event};
 use bywash_frame::Frame;
 use bywash_sync::clock;
+use std::net::IpAddr;
 
 /// Maximum time a packet waits for its neighbour: the kernel solicits three times, a second apart.
 const PATIENCE_US: u64 = 3_500_000;
@@ -33,19 +34,15 @@ impl SlowPath {
         id: u32,
         own: bool,
     ) {
-        let cold = tables.cold.get(id as usize).copied().unwrap_or_default();
         let failed = tables.entry(id).kind == Kind::Failed;
-        let Some((_, dst)) = addresses(cx.bufs.arena().data(&frame)) else {
+        let Some((index, addr)) = neighbour(tables, id, cx.bufs.arena().data(&frame)) else {
             return cx.drop(from.port, DropReason::Runt, frame);
         };
-        let addr = cold.gateway.unwrap_or(dst);
         let until = cx.now + clock::us_to_ticks(PATIENCE_US);
         let ask_at = cx.now + clock::us_to_ticks(ASK_US);
-        let mut asked = Asked { index: cold.index, addr, ask_at, failed };
+        let mut asked = Asked { index, addr, ask_at, failed };
         // If the request queue is full, the packet stays queued and the request is repeated.
-        if !self.waiting.has(cold.index, addr)
-            && self.requests.push(Request::Resolve { index: cold.index, addr }).is_err()
-        {
+        if !self.waiting.has(index, addr) && self.requests.push(Request::Resolve { index, addr }).is_err() {
             asked.ask_at = cx.now;
         }
         match self.waiting.add(asked, Wait { frame, from, until, own }) {
@@ -78,19 +75,25 @@ impl SlowPath {
     fn release_one(&mut self, cx: &mut Context<'_>, tables: &Tables, place: usize) -> bool {
         let Some(oldest) = self.waiting.oldest(place) else { return false };
         let data = cx.bufs.arena().data(&oldest.frame);
-        let (kind, until) = (tables.entry(lookup(tables, oldest.from, data)).kind, oldest.until);
+        let (id, until) = (lookup(tables, oldest.from, data), oldest.until);
+        let kind = tables.entry(id).kind;
+        let waits = matches!(kind, Kind::Glean | Kind::Pending | Kind::Failed);
         // The outer packet must obey rules that were added meanwhile: the kernel, too, would send it only now.
         let kept = kind == Kind::Tunnel && is_kept(self.gates.get(oldest.from.id), data);
+        let neighbour = neighbour(tables, id, data);
         let Some(asked) = self.waiting.asked(place) else { return false };
-        let wait_on = match kind {
-            // The neighbour had already failed when the packet arrived: wait for the result of the new request.
-            Kind::Failed => asked.failed,
-            Kind::Glean | Kind::Pending => {
-                asked.failed = false;
-                true
-            }
-            _ => false,
-        };
+        // The packet's route may have moved to another neighbour.
+        let waits = waits && neighbour == Some((asked.index, asked.addr));
+        let wait_on = waits
+            && match kind {
+                // The neighbour had already failed when the packet arrived: wait for the result of the new request.
+                Kind::Failed => asked.failed,
+                Kind::Glean | Kind::Pending => {
+                    asked.failed = false;
+                    true
+                }
+                _ => false,
+            };
         if wait_on && cx.now < until {
             let Asked { index, addr, ask_at, .. } = *asked;
             if cx.now >= ask_at && self.requests.push(Request::Resolve { index, addr }).is_ok() {
@@ -99,7 +102,7 @@ impl SlowPath {
             return false;
         }
         let Some(w) = self.waiting.take(place) else { return false };
-        if matches!(kind, Kind::Glean | Kind::Pending | Kind::Failed) {
+        if waits {
             self.refuse(cx, tables, w.from, w.frame, DropReason::NeighbourFailed, Answer::HostUnreachable);
         } else {
             cx.event(w.from.port, Event::NeighbourReleased, 1);
@@ -116,4 +119,11 @@ impl SlowPath {
         }
         true
     }
+}
+
+/// Returns the neighbour by which next hop `id` reaches a packet's destination: the kernel index of the interface and
+/// the address. `None` if the frame is too short.
+fn neighbour(tables: &Tables, id: u32, data: &[u8]) -> Option<(u32, IpAddr)> {
+    let cold = tables.cold.get(id as usize).copied().unwrap_or_default();
+    Some((cold.index, cold.gateway.unwrap_or(addresses(data)?.1)))
 }
