@@ -159,9 +159,11 @@ fn errors_of_a_capture_are_reported() {
     assert!(level("user").status.success());
     // The capture prints lines, and the router ends before it.
     let mut lines = capture(&bywash_, &["--way", "tx"]);
-    assert_eq!(Ping::to(lab.b().v4).count(1).run(&lab.a().ns).unwrap().received, 1);
     let line = format!("B icmp {} > {}", lab.b().v4, lab.a().v4);
-    lines.wait_for_output(&line, PATIENCE).unwrap();
+    bywash_.wait("an answer to be captured", |_| {
+        assert_eq!(Ping::to(lab.b().v4).count(1).run(&lab.a().ns).unwrap().received, 1);
+        lines.output().contains(&line)
+    });
     assert!(lines.output().contains("r0 sent: 98 B"), "{}", lines.output());
     bywash_.stop();
     assert!(!lines.wait(PATIENCE).unwrap().success());

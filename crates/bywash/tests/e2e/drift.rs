@@ -34,7 +34,7 @@ pub fn drift_is_seen_and_is_none_when_idle() {
     )
     .unwrap();
     r.ip(&["route", "add", "47.0.0.0/8", "nhid", "7"]).unwrap();
-    assert_eq!(running.show(&["drift"]), json!([]));
+    running.wait("the changes to be followed", |running| running.show(&["drift"]) == json!([]));
 
     let holder = hold(r, &running);
     r.ip_batch(

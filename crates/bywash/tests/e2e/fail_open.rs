@@ -14,6 +14,9 @@ fn end_under_load(signal: Signal) -> (Option<i32>, Duration) {
     let lab = Topology::builder().static_neighbours(true).build().unwrap();
     let before = Snapshot::of(lab.r()).unwrap();
     let mut running = Bywash::run(lab.r(), &lab.router_interfaces());
+    running.wait_to_count("r0", "rx_packets", 3, || {
+        Ping::to(lab.b().v4).count(3).run(&lab.a().ns).unwrap();
+    });
     let (status, report) = scope(|scope| {
         let flood = scope.spawn(|| Ping::to(lab.b().v4).count(400).interval(EVERY).run(&lab.a().ns).unwrap());
         running.wait("the flood", |bywash| bywash.counter("r0", "rx_packets") > 50);

@@ -1,7 +1,7 @@
 //! The program is killed at every step of start, reload, takeover and stop: the kernel, or the other process, forwards,
 //! and after the next start nothing has changed. `BYWASH_FAULT_STEP` makes the program wait at a step.
 
-use crate::harness::{Bywash, PATIENCE, assert_detached, bywash, program};
+use crate::harness::{Bywash, PATIENCE, assert_detached, bywash, program, wait_until_detached};
 use crate::panics::of_this_build;
 use crate::takeover::next;
 use bywash_lab::{Ping, Process, Snapshot, Topology, require, require_lab, wait_until};
@@ -64,7 +64,7 @@ fn kill(mut running: Bywash<'_>, step: &str, lab: &Topology, before: &Snapshot) 
     let place = running.socket();
     running.process.kill().unwrap();
     forwards(lab, step);
-    assert_detached(lab.r());
+    wait_until_detached(lab.r());
     starts_again(step, lab, before, &place);
 }
 

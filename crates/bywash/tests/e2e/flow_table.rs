@@ -36,7 +36,7 @@ fn connections_in_a_flow_table_of_the_kernel_are_forwarded() {
     assert_eq!(udp.seen().ip(), tcp.seen().ip(), "the source is not translated");
     // The end of a connection that was never assured is announced.
     lab.r().run(&["conntrack", "-D", "-p", "udp"]).unwrap();
-    wait_until("the end of the connection to hold", PATIENCE, || !udp.answered(BRIEF)).unwrap();
+    wait_until("the end of the connection to hold", PATIENCE, || udp.is_unanswered()).unwrap();
     assert!(!udp.answered(BRIEF), "forwarded past conntrack");
     // Packets that b has sent since are a connection of its own to the router, with the translated tuple: the next
     // connection is translated to another port.

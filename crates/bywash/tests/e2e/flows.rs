@@ -319,7 +319,8 @@ fn established_connections_pass_without_the_kernel() {
             wait_for_flow(&bywash, &mut udp, &format!("{level:?}: UDP to {to}"));
             // The kernel's connection ends, and what b sends is of no connection any more.
             lab.r().run(&["conntrack", "-D", "-p", "udp", "-f", if to.is_ipv4() { "ipv4" } else { "ipv6" }]).unwrap();
-            wait_until("the end of the connection to hold", PATIENCE, || udp.is_unanswered()).unwrap();
+            wait_until("the end of the connection to hold", PATIENCE, || udp.is_unanswered() && udp.is_unanswered())
+                .unwrap();
             assert!(!udp.answered(BRIEF), "{level:?}: {to}: forwarded past conntrack");
             tcp.talk(b"still");
             // The kernel sees the end.
@@ -342,7 +343,7 @@ fn a_new_ruleset_holds_for_established_connections() {
         let (bywash, mut udp) = run_with_flow(&lab, level);
         lab.r().nft("insert rule inet filter forward iifname r1 drop").unwrap();
         // Bywash learns of it a moment after nft has returned.
-        wait_until("the new rule to hold", PATIENCE, || udp.is_unanswered()).unwrap();
+        wait_until("the new rule to hold", PATIENCE, || udp.is_unanswered() && udp.is_unanswered()).unwrap();
         assert!(!udp.answered(BRIEF), "{level:?}: forwarded past the new rule");
         lab.r().nft(&format!("flush ruleset\n{FIREWALL}")).unwrap();
         wait_for_flow(&bywash, &mut udp, "UDP again");

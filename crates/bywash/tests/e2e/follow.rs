@@ -247,7 +247,7 @@ pub fn next_hop_objects_discard_and_forward_again() {
         }
         all("unicast");
         assert!(targets.iter().all(|target| reaches(&lab, ip(target))), "{level}: {}", bywash.log());
-        assert_eq!(bywash.show(&["drift"]), json!([]));
+        bywash.wait("no drift", |bywash| bywash.show(&["drift"]) == json!([]));
         bywash.stop();
     }
 }
@@ -363,7 +363,7 @@ fn some_packets_only(level: &str) {
     wait_for_route(&bywash, "10.9.0.0/16", |route| route.is_some_and(|route| route["reason"] == "policy"));
     assert_eq!(all(), [false, true, false, true]);
     assert_eq!(passed(), 4);
-    assert_eq!(bywash.show(&["drift"]), json!([]));
+    bywash.wait("no drift", |bywash| bywash.show(&["drift"]) == json!([]));
     change("del");
     bywash.wait("nothing to be left to the kernel", |_| {
         let before = passed();

@@ -12,10 +12,10 @@ fn placement(bywash: &Bywash) -> Vec<String> {
 }
 
 fn shows(bywash: &Bywash, what: &str, parts: &[&str]) {
-    let text = bywash.text(&[what]);
-    for part in parts {
-        assert!(text.contains(part), "{part}: {text}");
-    }
+    bywash.wait(&format!("{parts:?} in `show {what}`"), |bywash| {
+        let text = bywash.text(&[what]);
+        parts.iter().all(|part| text.contains(part))
+    });
 }
 
 const RULES: &str = "table inet filter chain forward policy drop: policy drop";
@@ -42,7 +42,8 @@ fn a_routing_rule_is_named() {
         bywash.wait("flows of IPv6 to pass", |bywash| bywash.show(&["flow-table"])["state"] == "passing");
         shows(&bywash, "flow-table", &["established flows: passing (ipv6 only); "]);
         shows(&bywash, "kernel-connections", &["1 connection, 0 of them forwarded past the kernel's rules", HELD]);
-        assert!(bywash.log().contains("IPv4 packets of established flows are left to the kernel: ip rule 60: "));
+        let told = "IPv4 packets of established flows are left to the kernel: ip rule 60: ";
+        bywash.wait("the log", |bywash| bywash.log().contains(told));
         lab.r().ip(&["rule", "del", "priority", "60"]).unwrap();
         bywash.wait("the rule to be gone", |bywash| !placement(bywash).iter().any(|line| line.starts_with(held)));
         wait_until_followed(&bywash);
