@@ -66,8 +66,11 @@ missing() {
 install_packages() {
     command -v apt-get >/dev/null || { say "no apt-get here; please install: $*" && return 1; }
     say "installing $*"
-    as_root apt-get update -q >&2 || say "apt-get update failed; trying with the existing package lists"
-    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "$@" >&2
+    # Another program may be installing packages at this moment.
+    local patient=(-o DPkg::Lock::Timeout=300 -o Acquire::Retries=5)
+    as_root apt-get "${patient[@]}" update -q >&2 ||
+        say "apt-get update failed; trying with the existing package lists"
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get "${patient[@]}" install -y -q --no-install-recommends "$@" >&2
 }
 
 readarray -t packages < <(missing)
@@ -144,7 +147,7 @@ else
     command -v curl >/dev/null || install_packages curl ca-certificates
     scratch=$(mktemp -d)
     trap 'rm -rf "$scratch"' EXIT
-    fetch() { curl --proto '=https' --tlsv1.2 -sSf --retry 3 -o "$scratch/$1" "$installer$2"; }
+    fetch() { curl --proto '=https' --tlsv1.2 -sSf --retry 5 --retry-all-errors -o "$scratch/$1" "$installer$2"; }
     if ! { fetch rustup-init '' && fetch sum .sha256; }; then die "could not download the rustup installer; $by_hand"; fi
     [ "$(sha256sum <"$scratch/rustup-init" | cut -d' ' -f1)" = "$(cut -d' ' -f1 "$scratch/sum")" ] ||
         die "the installer's checksum is wrong; $by_hand"

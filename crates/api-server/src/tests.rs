@@ -8,7 +8,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
@@ -463,7 +463,10 @@ impl Instance for Bare {
 
 /// Listens for metrics at a free port; returns the server and the port's address.
 fn metrics(place: &mut Place, token: Option<&str>) -> (impl Drop + use<>, SocketAddr) {
-    let at = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    // Clients of other tests, on 127.0.0.1, may take the same port meanwhile.
+    static NEXT: AtomicU8 = AtomicU8::new(1);
+    let ip = std::net::Ipv4Addr::new(127, 0, 9, NEXT.fetch_add(1, Ordering::Relaxed));
+    let at = TcpListener::bind((ip, 0)).unwrap().local_addr().unwrap();
     place.addresses.metrics = Some(Metrics { at, token: token.map(str::to_owned) });
     (place.start_with(Arc::new(Bare)), at)
 }

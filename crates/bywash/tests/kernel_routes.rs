@@ -14,6 +14,13 @@ fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
+/// Waits until the kernel's policies have been read: a start waits no longer than five seconds for that.
+fn wait_for_policies(bywash: &Bywash<'_>) {
+    bywash.wait("the policies to be read", |bywash| {
+        bywash.show(&["placement"]).as_array().unwrap().iter().all(|row| row["policies"]["pending"] == false)
+    });
+}
+
 /// Checks that five pings from host a are answered with a remaining TTL of `ttl` out of 64, and that a ping with TTL 1
 /// is refused by the router.
 fn assert_reaches(lab: &Topology, to: IpAddr, ttl: u8) {
@@ -60,6 +67,7 @@ fn run_on_two_of_three(mode: &str) {
     lab.r().ip_batch("route add default via 10.0.3.2\nroute add ::/0 via fd00:3::2\n").unwrap();
     let mut bywash = Bywash::spawn(lab.r(), &["--xdp", mode, "--level", "user", "r0", "r1"]);
     bywash.process.wait_for_output("forwarding;", harness::PATIENCE).unwrap();
+    wait_for_policies(&bywash);
 
     // The default route, and the more specific connected routes, one of them by a port.
     for to in [IpAddr::from(b.v4), b.v6.into(), c.v4.into(), c.v6.into(), ip(FAR[0]), ip(FAR[1])] {
@@ -159,6 +167,7 @@ fn a_full_table_beneath() {
         lab.r().ip(&["route", "add", "default", "via", "10.0.3.2"]).unwrap();
         let mut bywash = Bywash::spawn(lab.r(), &["--xdp", mode, "--level", "user", "r0", "r1"]);
         bywash.process.wait_for_output("forwarding;", harness::PATIENCE).unwrap();
+        wait_for_policies(&bywash);
         let to = ip(FAR[0]);
         let (before, verdicts) = (forwarded(&lab), bywash.verdicts("r0", "pass_route"));
         assert_reaches(&lab, to, 63);

@@ -49,6 +49,20 @@ impl Net {
         let line = output.lines().find(|line| line.starts_with('{')).unwrap_or_else(|| panic!("no JSON: {output}"));
         serde_json::from_str(line).unwrap()
     }
+
+    /// Runs `gen` until every frame comes back, and in order: a busy machine may leave a queue on the way full, or move
+    /// the sender to another CPU. Nothing excuses duplicates, or frames that were not sent.
+    fn whole(&self, arguments: &[&str], count: u64) -> Value {
+        let mut got = Value::Null;
+        let whole = (0..5).any(|_| {
+            got = self.json(arguments);
+            let of = |name: &str| got["lanes"][0][name].as_u64().unwrap();
+            assert_eq!((of("sent"), of("duplicates")), (count, 0), "{got}");
+            (of("received"), of("lost"), of("reordered")) == (count, 0, 0)
+        });
+        assert!(whole, "{got}");
+        got
+    }
 }
 
 #[test]
@@ -57,10 +71,8 @@ fn through_a_router_every_frame_is_found_again() {
     let net = Net::new();
     let through = ["gen", "t0", "--rx", "t1", "--gateway", "10.0.1.1", "--rate", "20kpps", "--count", "4000"];
     for more in [&["--flows", "50", "--dst", "198.19.0.0/24"][..], &["--imix", "--random", "--flows", "9"]] {
-        let got = net.json(&[&through[..], more].concat());
+        let got = net.whole(&[&through[..], more].concat(), 4000);
         let lane = &got["lanes"][0];
-        let counts = ["sent", "received", "lost", "duplicates", "reordered"].map(|name| lane[name].as_u64().unwrap());
-        assert_eq!(counts, [4000, 4000, 0, 0, 0], "{got}");
         assert_eq!(lane["latency"]["frames"], 4000, "{got}");
         assert!(lane["latency"]["min_us"].as_f64().unwrap() > 0.1, "{got}");
     }
@@ -82,8 +94,7 @@ fn both_ways_and_a_capture() {
         seen.wait_for_output("listening", PATIENCE).unwrap();
     }
     let rate = ["--rate", "5kpps", "--count", "500", "--gateway", "10.0.1.1"];
-    let got = net.json(&[&["gen", "t0", "--rx", "t1", "--size", "100,1518"][..], &rate].concat());
-    assert_eq!(got["lanes"][0]["received"], 500, "{got}");
+    net.whole(&[&["gen", "t0", "--rx", "t1", "--size", "100,1518"][..], &rate].concat(), 500);
     if let Some(mut seen) = seen {
         seen.wait_for_output("[udp sum ok]", PATIENCE).unwrap();
         seen.wait(PATIENCE).unwrap();
@@ -105,10 +116,9 @@ fn the_kernels_frames_are_as_sound_as_ours() {
         let mut seen =
             net.router.spawn(&["tcpdump", "-l", "-n", "-i", "r0", "-c", "40", "-vv", "src", "198.18.0.1"]).unwrap();
         seen.wait_for_output("listening", PATIENCE).unwrap();
-        let got = net.json(&[&through[..], &more, sizes].concat());
+        let got = net.whole(&[&through[..], &more, sizes].concat(), 6000);
         let lane = &got["lanes"][0];
         assert_eq!(got["via"], serde_json::json!(["kernel"]), "{got}");
-        assert_eq!([&lane["sent"], &lane["received"], &lane["reordered"]], [6000, 6000, 0], "{got}");
         assert!(lane["latency"]["p50_us"].as_f64().unwrap() > 0.5, "{got}");
         seen.wait(PATIENCE).unwrap();
         let sound = || seen.output().matches("[udp sum ok]").count() == 40;

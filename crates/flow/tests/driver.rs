@@ -285,7 +285,11 @@ fn what_the_driver_forwards_is_in_use() {
             wait_until("the address to be unused", PATIENCE, || age(&mut twin).unwrap() > old).unwrap();
             let (driven, sent) = (twin.driven, twin.drive(1, &packet));
             assert!(sent.is_some() && twin.driven == driven + 1);
-            wait_until("the address to be in use", PATIENCE, || age(&mut twin).unwrap() < old).unwrap();
+            wait_until("the address to be in use", PATIENCE, || {
+                twin.drive(1, &packet);
+                age(&mut twin).unwrap() < old
+            })
+            .unwrap();
             // The host moves: the driver leaves its first frame from the new port to the worker, and then sends to the
             // new port.
             assert_eq!(twin.drive(3, &packet), None);

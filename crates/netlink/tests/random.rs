@@ -2,7 +2,7 @@
 
 mod common;
 
-use bywash_lab::Namespace;
+use bywash_lab::{Namespace, wait_until};
 use bywash_netlink::{Config, State};
 use bywash_sync::random::{STEP, splitmix64};
 use common::{Followed, Oracle, differences, skipped};
@@ -197,8 +197,16 @@ fn bursts(seed: u64, count: usize, size: usize, config: Config, others: u32) {
         }
         followed.must_agree(&ns, &format!("seed {seed}, burst {burst}:\n{}", lines.join("\n")));
     }
-    let read = ns.enter(State::read).unwrap().unwrap();
-    assert_eq!(differences(&read, &Oracle::of(&ns)), Vec::<String>::new());
+    // Links that came up last may get addresses and routes meanwhile.
+    let mut found = vec![];
+    let agrees = wait_until("a reading to agree", Duration::from_secs(60), || {
+        found = match ns.enter(State::read).unwrap() {
+            Ok(read) => differences(&read, &Oracle::of(&ns)),
+            Err(why) => vec![why.to_string()],
+        };
+        found.is_empty()
+    });
+    assert!(agrees.is_ok(), "seed {seed}: {}", found.join("\n"));
     let stats = followed.mirror.stats();
     assert_eq!(stats.malformed, 0);
     println!("seed {seed}: {} changes, {stats:?}", followed.changes);

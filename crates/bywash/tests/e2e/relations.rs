@@ -41,6 +41,9 @@ fn a_member_that_a_reload_adds_or_opens_anew_is_left() {
     let file = File::new(&config(&[("r0", ""), ("r2", "")]));
     let running = file.run(&lab);
     lab.r().ip_batch("link add br0 type bridge ageing_time 0\nlink set br0 up\nlink set r1 master br0\n").unwrap();
+    // A reload goes by the interfaces that are known by then.
+    lab.r().ip(&["route", "add", "198.51.100.0/24", "via", &lab.a().v4.to_string()]).unwrap();
+    running.wait("the bridge to be known", |running| running.text(&["routes"]).contains("198.51.100.0/24"));
     for more in ["", "tx_burst = 16\n"] {
         file.write(&config(&[("r0", ""), ("r2", ""), ("r1", more)]));
         reload(&running, &[]).ok().unwrap();

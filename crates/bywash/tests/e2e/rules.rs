@@ -100,15 +100,18 @@ pub fn packets_go_by_the_tables_of_rules() {
         wait_for(&lab, &bywash, Some("b"), Some("b"));
         r.ip(&["rule", "add", "pref", "10", "from", "10.0.1.2", "to", "10.0.2.2", "prohibit"]).unwrap();
         wait_for(&lab, &bywash, None, Some("b"));
-        let routes = bywash.show(&["routes"]);
-        let route = routes.as_array().unwrap().iter().find(|route| route["table"] == 100).unwrap();
-        assert_eq!(route["installed"], true, "{route}");
+        bywash.wait("the table's route to be installed", |bywash| {
+            let routes = bywash.show(&["routes"]);
+            let route = routes.as_array().unwrap().iter().find(|route| route["table"] == 100);
+            route.is_some_and(|route| route["installed"] == true)
+        });
         r.ip(&["rule", "del", "pref", "10"]).unwrap();
         r.ip(&["rule", "del", "from", "10.0.1.0/24", "lookup", "100"]).unwrap();
         r.ip(&["-6", "rule", "del", "iif", "r0", "to", "fd00:2::/64", "lookup", "100"]).unwrap();
         wait_for(&lab, &bywash, Some("b"), Some("b"));
-        let level = bywash.show(&["placement"]);
-        assert!(!level[0]["why"].as_str().unwrap().contains("policy routing rules"), "{level}");
+        bywash.wait("the rules to be gone", |bywash| {
+            !bywash.placement("r0")["why"].as_str().unwrap().contains("policy routing rules")
+        });
         bywash.assert_conserved();
         bywash.stop();
     }
@@ -132,9 +135,10 @@ pub fn rules_of_wg_quick_are_followed() {
     lab.hosts()[2].ns.ip(&["address", "add", "203.0.113.9/32", "dev", "lo"]).unwrap();
     lab.b().ns.ip(&["address", "add", "203.0.113.9/32", "dev", "lo"]).unwrap();
     bywash.wait("the tunnel's table", |_| answers(&lab, [203, 0, 113, 9].into()) == Some("c"));
-    let before = handled(&bywash, "r0");
-    assert_eq!(answers(&lab, [203, 0, 113, 9].into()), Some("c"));
-    assert!(handled(&bywash, "r0")[0] >= before[0] + 5, "{before:?} {:?}", handled(&bywash, "r0"));
+    bywash.wait("the driver to forward by the tunnel's table", |bywash| {
+        let before = handled(bywash, "r0")[0];
+        answers(&lab, [203, 0, 113, 9].into()) == Some("c") && handled(bywash, "r0")[0] >= before + 5
+    });
     // A port that is not in use has no rules either.
     let socket = bywash.socket();
     bywash_command(r, &["level", "kernel", "r0", "--socket", socket.to_str().unwrap()]).ok().unwrap();
@@ -197,14 +201,13 @@ pub fn members_of_a_vrf_go_by_its_table() {
         ))
         .unwrap();
         wait_for(&lab, &bywash, Some("c"), Some("c"));
-        let before = handled(&bywash, "r0");
-        assert_eq!(answers(&lab, lab.b().v4.into()), Some("c"));
-        assert_eq!(answers(&lab, lab.b().v6.into()), Some("c"));
-        let after = handled(&bywash, "r0");
-        assert!(after[0] + after[1] >= before[0] + before[1] + 10, "{arguments:?}: {before:?} {after:?}");
         // Native XDP leaves frames to user space where the peer of a veth takes none.
         let level = usize::from(!arguments.is_empty());
-        assert!(after[level] >= before[level] + 10, "{arguments:?}: {before:?} {after:?}");
+        bywash.wait("packets of the VRF to be forwarded past the kernel", |bywash| {
+            let before = handled(bywash, "r0")[level];
+            wait_for(&lab, bywash, Some("c"), Some("c"));
+            handled(bywash, "r0")[level] >= before + 10
+        });
         for own in [IpAddr::from(lab.a().router_v4), lab.a().router_v6.into()] {
             let report = Ping::to(own).count(3).run(&lab.a().ns).unwrap();
             assert_eq!(report.received, 3, "{}", report.text);

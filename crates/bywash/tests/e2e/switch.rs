@@ -106,6 +106,11 @@ fn hosts_find_each_other_and_tcp_goes_both_ways() {
         lab.assert_reaches(from, to);
     }
     // Each address is learned once, at its host's port.
+    let known = |fdb: &serde_json::Value, mac: &str| fdb.as_array().unwrap().iter().any(|row| row["mac"] == mac);
+    switch.wait("the addresses to be learned", |switch| {
+        let fdb = switch.show(&["fdb"]);
+        (1..=3).all(|n| known(&fdb, &format!("02:00:00:00:07:{n:02x}")))
+    });
     let fdb = switch.show(&["fdb"]);
     for n in 1..=3 {
         let mac = format!("02:00:00:00:07:{n:02x}");
@@ -250,6 +255,10 @@ fn vlans_are_kept_apart() {
     assert_eq!(foreign(2, &[1, 4, 5, 6]), 0);
     assert_eq!(foreign(3, &[4]), 0);
     assert_eq!(foreign(4, &[1, 3, 4, 5, 6]), 0);
+    switch.wait("the addresses to be learned", |switch| {
+        let fdb = switch.show(&["fdb"]).to_string();
+        ["02:00:00:00:09:01", "02:00:00:00:09:03"].iter().all(|mac| fdb.contains(mac))
+    });
     let fdb = switch.show(&["fdb"]);
     let vlan = |mac: &str| fdb.as_array().unwrap().iter().find(|row| row["mac"] == mac).map(|row| row["vlan"].clone());
     assert_eq!(vlan("02:00:00:00:09:01"), Some(10.into()), "{fdb}");

@@ -32,8 +32,11 @@ fn a_packet_is_followed_through_the_router() {
         let out = bywash(lab.r(), &[&["trace", "--socket", socket.to_str().unwrap()], arguments].concat());
         (out.status.success(), out.stdout + &out.stderr)
     };
-    let before = (router.counter("r1", "tx_packets"), router.drops("r0", "ttl-exceeded"));
     let to = b.v4.to_string();
+    router.wait("the neighbour to be known", |_| {
+        trace(&["r0", &frame(&to, 64)]).1.contains(&format!("adjacency: {to} at "))
+    });
+    let before = (router.counter("r1", "tx_packets"), router.drops("r0", "ttl-exceeded"));
     let (good, story) = trace(&["r0", &frame(&to, 64)]);
     let udp = format!("udp {} port 1000 > {to} port 2000", a.v4);
     let lines: Vec<&str> = story.lines().collect();

@@ -156,9 +156,11 @@ fn it_runs_first_and_its_verdicts_are_final() {
         let file = File::new(&config(&[("r0", &(both.clone() + &line(&nine))), ("r1", &both)]));
         let running = file.run(&lab);
         datagrams.only(1);
-        assert!(pings(&lab), "{xdp}, {level}: {}", running.log());
         assert_eq!(running.verdicts("r0", "drop_program"), 5, "{xdp}, {level}");
-        assert!(running.verdicts("r0", counter) >= 3, "{xdp}, {level}: {}", running.show(&["drops"]));
+        running.wait(counter, |running| {
+            assert!(pings(&lab), "{xdp}, {level}: {}", running.log());
+            running.verdicts("r0", counter) >= 3
+        });
         assert_eq!(running.port("r0")["level"], level);
         // A port without one is as ever.
         assert_eq!(running.verdicts("r1", "drop_program"), 0);
@@ -363,7 +365,9 @@ fn a_program_of_another_owner_is_refused_only_where_ours_would_be() {
         datagrams.only(1);
         assert!(pings(&lab), "{}", running.log());
         // Behind generic XDP, traffic control leaves to the kernel the frames that it copied.
-        assert!(attach == "xdpgeneric" || running.verdicts("r0", "to_port") >= 3, "{}", running.show(&["drops"]));
+        running.wait("packets by the driver", |running| {
+            attach == "xdpgeneric" || pings(&lab) && running.verdicts("r0", "to_port") >= 3
+        });
         assert!(running.log().contains("another XDP program"), "{}", running.log());
         let socket = running.socket();
         let refused = bywash(lab.r(), &["level", "user", "r0", "--socket", socket.to_str().unwrap()]);
@@ -411,9 +415,10 @@ fn a_port_is_taken_over_again_once_no_other_program_is_in_the_way() {
     lab.r().ip(&other).unwrap();
     drop(stopped);
     running.wait("the other port to be taken over again", |running| level(running, "r1") == "user");
-    let shown = running.placement("r0");
-    let why = shown["why"].as_str().unwrap();
-    assert!(shown["level"] == "kernel" && why.contains("already runs XDP program"), "{shown}");
+    running.wait("the other program to be named", |running| {
+        let shown = running.placement("r0");
+        shown["level"] == "kernel" && shown["why"].as_str().unwrap().contains("already runs XDP program")
+    });
     assert!(pings(&lab), "{}", running.log());
     lab.r().ip(&["link", "set", "dev", "r0", "xdpgeneric", "off"]).unwrap();
     running.wait("the port to be taken over again", |running| level(running, "r0") == "user");
