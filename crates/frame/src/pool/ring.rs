@@ -39,8 +39,10 @@ impl Ring {
 
     /// Returns the number of cells; exact only while no other thread uses the ring.
     pub fn len(&self) -> usize {
+        // The consumers' end first: it never passes the producers' end as that is read afterwards.
+        let head = self.consumers.head.load(Ordering::Acquire);
         let tail = self.producers.tail.load(Ordering::Acquire);
-        tail.wrapping_sub(self.consumers.head.load(Ordering::Acquire)) as usize
+        (tail.wrapping_sub(head) as usize).min(self.slots.len())
     }
 
     /// Appends all of `cells`, or returns false and appends none if they do not fit.
