@@ -44,10 +44,11 @@ impl Failed {
     }
 }
 
-/// Returns the number of panics of its application that a worker outlives, given the number of frames of its pool.
+/// Returns the number of panics of their applications that the workers of a pool outlive together, given the number of
+/// its frames.
 ///
 /// The frames that an application holds on its stack when it panics, received and newly built, are lost until the
-/// process ends: fewer than two bursts per panic. The worker ends before it has lost a quarter of its pool.
+/// process ends: fewer than two bursts per panic. A worker ends before the pool has lost a quarter of its frames.
 pub(crate) fn max_panics(frames: usize) -> u64 {
     (frames / 4 / (2 * BATCH)) as u64
 }

@@ -410,7 +410,8 @@ impl Worker {
     /// continue.
     fn recover(&mut self) -> bool {
         let at_rest = std::mem::take(&mut self.ports.at_rest);
-        let too_often = self.counters.panics.get() >= max_panics(self.bufs.pool().config().frames);
+        let pool = self.bufs.pool();
+        let too_often = pool.count_panic() >= max_panics(pool.config().frames);
         if !self.outlives || !at_rest || too_often || self.suspended.is_some() {
             return false;
         }

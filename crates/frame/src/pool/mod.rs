@@ -317,6 +317,8 @@ pub struct Pool {
     low_water: AtomicU32,
     /// Frames refused because they were freed twice or belong to another arena.
     surplus: AtomicU64,
+    /// Panics of workers that may have lost frames of the pool.
+    panics: AtomicU64,
     handles: Mutex<Handles>,
     occupancy: Mutex<OccupancySamples>,
     /// Number of workers that allocate from the pool.
@@ -390,6 +392,7 @@ impl Pool {
             backend,
             low_water: AtomicU32::new(frames as u32),
             surplus: AtomicU64::new(0),
+            panics: AtomicU64::new(0),
             handles: Mutex::default(),
             occupancy: Mutex::default(),
             takers: AtomicU32::new(0),
@@ -457,6 +460,11 @@ impl Pool {
 
     pub(crate) fn taker_goes(&self) {
         self.takers.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Counts a panic of a worker that may have lost frames of the pool. Returns how many there were before.
+    pub fn count_panic(&self) -> u64 {
+        self.panics.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Returns whether draining is complete: no takers, and all frames are back.
