@@ -33,7 +33,7 @@ impl Meter {
 
     /// Returns how many of these packets, given by their lengths in bytes, may pass at time `now` in ticks. Packets
     /// pass in order: once one is refused, so are all later ones.
-    pub fn admit(&self, now: u64, lengths: impl ExactSizeIterator<Item = usize>) -> usize {
+    pub fn admit(&self, now: u64, lengths: impl ExactSizeIterator<Item = usize> + Clone) -> usize {
         let all = lengths.len();
         let passed = self.bucket.take(lengths.map(|len| if self.spec.packets { 1 } else { len as u32 }), now);
         self.passed.fetch_add(passed as u64, Relaxed);

@@ -95,8 +95,7 @@ impl Bucket {
 /// Token bucket shared by threads.
 ///
 /// # Thread-safety
-/// May be used by any number of threads. Two at once may take a bucketful too much, which is within the accuracy of a
-/// rate limit.
+/// May be used by any number of threads, which together take no more than the bucket has.
 #[derive(Debug)]
 pub struct SharedBucket {
     rate: Rate,
@@ -111,16 +110,23 @@ impl SharedBucket {
 
     /// Takes these numbers of tokens in order, up to the first for which there are not enough; returns how many were
     /// taken. A number larger than the bucket is taken if the bucket is full.
-    pub fn take(&self, numbers: impl IntoIterator<Item = u32>, now: u64) -> usize {
-        let mut full_at = self.full_at.load(Relaxed);
-        let mut taken = 0;
-        for tokens in numbers {
-            let full = || (full_at <= now).then(|| now.saturating_add(self.rate.cost(tokens) as u64));
-            let Some(after) = self.rate.conforms(full_at, tokens, now).or_else(full) else { break };
-            (full_at, taken) = (after, taken + 1);
+    pub fn take(&self, numbers: impl IntoIterator<Item = u32> + Clone, now: u64) -> usize {
+        let mut before = self.full_at.load(Relaxed);
+        loop {
+            let (mut full_at, mut taken) = (before, 0);
+            for tokens in numbers.clone() {
+                let full = || (full_at <= now).then(|| now.saturating_add(self.rate.cost(tokens) as u64));
+                let Some(after) = self.rate.conforms(full_at, tokens, now).or_else(full) else { break };
+                (full_at, taken) = (after, taken + 1);
+            }
+            if taken == 0 {
+                return 0;
+            }
+            match self.full_at.compare_exchange_weak(before, full_at, Relaxed, Relaxed) {
+                Ok(_) => return taken,
+                Err(changed) => before = changed,
+            }
         }
-        self.full_at.fetch_max(full_at, Relaxed);
-        taken
     }
 }
 
@@ -172,6 +178,22 @@ mod tests {
         assert_eq!((rate.tokens(in_debt, 5_000), rate.ready_at(in_debt, 1)), (0.0, 5_600 + 10_000 - 990));
         assert_eq!((Rate::UNLIMITED.ready_at(7, 9), Rate::UNLIMITED.charge(7, 9, 8)), (0, 8));
         assert!(Rate::UNLIMITED.tokens(0, 0) >= 1e9);
+    }
+
+    #[test]
+    fn threads_share_what_there_is() {
+        const ALL: usize = 2_000_000;
+        let (shared, now) = (SharedBucket::new(Rate::new(1, 1, ALL as u64)), 1 << 40);
+        let start = std::sync::Barrier::new(2);
+        let takes = || {
+            start.wait();
+            (0..ALL).map(|_| shared.take([1], now)).sum::<usize>()
+        };
+        let taken: usize = std::thread::scope(|scope| {
+            let threads = [(); 2].map(|()| scope.spawn(takes));
+            threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+        });
+        assert_eq!(taken, ALL);
     }
 
     #[test]
