@@ -3,6 +3,7 @@
 use crate::{Port, PortCounters, PortState};
 use bywash_frame::{Arena, Batch, Buffers, Frame};
 use bywash_wire::checksum;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{Error, ErrorKind, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -279,6 +280,15 @@ impl Port for TapPort {
         frames.move_front(n, &mut sent);
         bufs.free(&mut sent);
         n
+    }
+
+    fn housekeep(&mut self, _bufs: &mut Buffers) {
+        let Some(fd) = self.fd.as_ref().filter(|_| self.state != PortState::Up) else { return };
+        // The interface takes frames as soon as it is up (tun_sock_writeable).
+        let mut fds = [PollFd::new(fd, PollFlags::OUT)];
+        if poll(&mut fds, Some(&Timespec::default())).is_ok() && fds[0].revents().contains(PollFlags::OUT) {
+            self.state = PortState::Up;
+        }
     }
 
     fn held(&self) -> usize {
