@@ -714,6 +714,8 @@ int bywash_dpdk_names(uint32_t what, uint64_t bits, char *text, size_t room)
 			break;
 		used += more;
 	}
+	free(values);
+	free(names);
 	text[used] = '\0';
 	return used;
 }
@@ -730,13 +732,16 @@ uint32_t bywash_dpdk_speed(uint16_t port)
 // Writes the extended statistics that are not zero, as "name=value name=value". Returns the length.
 int bywash_dpdk_xstats(uint16_t port, char *text, size_t room)
 {
-	struct rte_eth_xstat values[256];
-	struct rte_eth_xstat_name names[256];
 	size_t used = 0;
 	text[0] = '\0';
-	int n = rte_eth_xstats_get(port, values, RTE_DIM(values));
-	if (n < 0 || n > (int)RTE_DIM(values) || rte_eth_xstats_get_names(port, names, RTE_DIM(names)) != n)
+	int most = rte_eth_xstats_get(port, NULL, 0);
+	if (most <= 0)
 		return 0;
+	struct rte_eth_xstat *values = calloc(most, sizeof(*values));
+	struct rte_eth_xstat_name *names = calloc(most, sizeof(*names));
+	int n = values != NULL && names != NULL ? rte_eth_xstats_get(port, values, most) : 0;
+	if (n > most || rte_eth_xstats_get_names(port, names, most) != n)
+		n = 0;
 	for (int i = 0; i < n; i++) {
 		if (values[i].value == 0)
 			continue;

@@ -185,13 +185,17 @@ impl Manager {
             return None;
         }
         // SAFETY: a job that the library returned stays valid until the next call.
-        if unsafe { (*job).status } != STATUS_COMPLETED {
-            self.failed += 1;
-        }
+        let completed = unsafe { (*job).status } == STATUS_COMPLETED;
         // The caller has drained frames queued by `pass`, so the oldest frame is a job. If not, the oldest job's frame
         // is found all the same: the library may still write to any other.
         let at = self.waiting.iter().position(|waiting| waiting.job)?;
-        self.waiting.remove(at).map(|waiting| waiting.frame)
+        let mut frame = self.waiting.remove(at).map(|waiting| waiting.frame)?;
+        if !completed {
+            self.failed += 1;
+            // Nothing leaves in clear.
+            self.arena.data_mut(&mut frame).fill(0);
+        }
+        Some(frame)
     }
 
     /// Submits a job for the PDU of `pdu` bytes at `bytes`, with the key of this index, and returns the oldest job if
