@@ -72,7 +72,8 @@ pub enum ArenaError {
 /// divided into several slots with this layout.
 ///
 /// # Thread-safety
-/// Shared by all workers. Memory is reached only through a [`Frame`], which is exclusive.
+/// Shared by all workers. Memory is reached only through a [`Frame`], which is exclusive. A frame does not know its
+/// arena: a process with several must not give one's frames to ports, pools or functions of another.
 pub struct Arena {
     map: Mapping,
     cells: usize,
