@@ -99,6 +99,19 @@ impl<'a> Judge<'a> {
         self.asks_routes
     }
 
+    /// Returns why the rules leave every established connection of a family and a protocol to the kernel, whatever its
+    /// addresses, ports and interfaces; `None` if they leave only some to it, or none.
+    pub fn refusal_of_all(&self, v6: bool, protocol: u8) -> Option<Refusal> {
+        let flow = Flow { v6, protocol, skb_mark: Some(0), returns: true, ..Flow::default() };
+        match (&self.unseen, self.evaluator.evaluate(&flow)) {
+            (Some(unseen), _) => Some(unseen.clone()),
+            (None, Answer::Kernel { findings }) => {
+                Some(findings.into_iter().next().map_or(Refusal::Unknown, Refusal::Rule))
+            }
+            _ => None,
+        }
+    }
+
     /// Returns why the rules leave a connection to the kernel; `None` if every further packet of an established one is
     /// accepted in both directions, with no side effect other than being counted.
     ///

@@ -97,7 +97,11 @@ impl Shared {
 
     /// Serves the API: reloads, and returns what changed; with `dry`, only returns what would change.
     pub fn reload(&self, dry: bool) -> Result<Vec<String>, String> {
-        let (new, reading, steps) = self.read()?;
+        let read = self.read();
+        if let (Err(why), false) = (&read, dry) {
+            tracing::warn!("reload: {why}");
+        }
+        let (new, reading, steps) = read?;
         if dry {
             let read = self.view.reread(&new, false).map_err(|why| format!("nothing changed: {why:#}"))?;
             return Ok(steps.iter().map(Step::to_string).chain(read).collect());

@@ -418,13 +418,19 @@ impl Guard {
                 objects.join(", ")
             );
         }
+        let mut ended: BTreeMap<String, Vec<&str>> = BTreeMap::new();
         for gone in &self.verdict.kept {
             let has = concerned(verdict, gone);
             let ports: Vec<_> = gone.ports.iter().filter(|port| now.contains(port) && !has.contains(port)).collect();
             if !ports.is_empty() {
-                let ports = self.names(ports.into_iter());
-                tracing::info!("{ports}: packets are no longer left to the kernel for {}", gone.effect.object);
+                let objects = ended.entry(self.names(ports.into_iter())).or_default();
+                if !objects.contains(&gone.effect.object.as_str()) {
+                    objects.push(&gone.effect.object);
+                }
             }
+        }
+        for (ports, objects) in ended {
+            tracing::info!("{ports}: packets are no longer left to the kernel for {}", objects.join(", "));
         }
         let shown = |(kept, but_flows): (Kept, bool)| {
             // Reasons of a VLAN are shown with the ports that carry it, and those of a bond or bridge with the ports on

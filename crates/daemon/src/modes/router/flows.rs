@@ -7,7 +7,8 @@
 
 use anyhow::{Context as _, bail};
 use bywash_conntrack::{
-    Considered, Events, Follower, Judge, Kernel, Revocation, Routes, Statistics, Subscription, Terms, Timeouts,
+    Considered, Events, Follower, Judge, Kernel, Revocation, Routes, Statistics, Subscription, TCP, Terms, Timeouts,
+    UDP,
 };
 use bywash_engine::PortId;
 use bywash_exceptions::PortLink;
@@ -84,7 +85,8 @@ impl Flows {
         let ports = Ports::new(tables, domain);
         // A new thread is in the network namespace of the one that starts it.
         let subscription = Subscription::default();
-        let own = Thread { shared: shared.clone(), ports, generation: 0, subscription, routes: 0 };
+        let told = BTreeMap::new();
+        let own = Thread { shared: shared.clone(), ports, generation: 0, subscription, routes: 0, told };
         let thread = thread::Builder::new().name("bywash-flows".into()).spawn(move || own.run(table))?;
         Ok(Self { shared, thread: Some(thread), needed: false })
     }
@@ -224,6 +226,8 @@ struct Thread {
     subscription: Subscription,
     /// Number of changes of routes that valid flows have been judged by.
     routes: u64,
+    /// Reasons, as logged, why the newest rules leave all connections of a kind to the kernel, with these kinds.
+    told: BTreeMap<String, Vec<&'static str>>,
 }
 
 impl Thread {
@@ -265,6 +269,30 @@ impl Thread {
         }
     }
 
+    /// Logs the rules that leave all established connections of a kind to the kernel, unless it has done so.
+    fn tell(&mut self, judge: &Judge<'_>, passing: &BTreeMap<u16, Families>) {
+        let families = passing.values().fold(Families::NONE, |all, families| all | *families);
+        let mut reasons: BTreeMap<String, Vec<&'static str>> = BTreeMap::new();
+        for (passes, v6, protocol, kind) in [
+            (families.v4, false, TCP, "IPv4 TCP"),
+            (families.v4, false, UDP, "IPv4 UDP"),
+            (families.v6, true, TCP, "IPv6 TCP"),
+            (families.v6, true, UDP, "IPv6 UDP"),
+        ] {
+            if let Some(refusal) = judge.refusal_of_all(v6, protocol).filter(|_| passes) {
+                reasons.entry(refusal.to_string()).or_default().push(kind);
+            }
+        }
+        for (reason, kinds) in reasons.iter().filter(|(reason, kinds)| self.told.get(*reason) != Some(kinds)) {
+            let kinds = kinds.join(", ");
+            tracing::warn!("established flows ({kinds}) are left to the kernel: {reason}; see `bywash show firewall`");
+        }
+        if reasons.is_empty() && !self.told.is_empty() {
+            tracing::info!("established flows are no longer left to the kernel as a whole");
+        }
+        self.told = reasons;
+    }
+
     /// Follows the connections as long as the rules stay the same. Returns the first reading with other rules or other
     /// ports; `None` if the thread must end.
     fn follow(
@@ -285,6 +313,7 @@ impl Thread {
         }
         self.routes = self.shared.routes.load(Ordering::Acquire);
         let (mut timeouts, mut timeouts_read) = (timeouts()?, Instant::now());
+        self.tell(&judge, &request.passing);
         self.renew_generation(follower, Revocation::Rules);
         self.shared.ready.store(request.number + 1, Ordering::Release);
         let mut reading = Reading::default();
