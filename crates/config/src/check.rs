@@ -514,6 +514,13 @@ fn on_host(config: &Config, host: &Host, problems: &mut Vec<Problem>) {
             let what = format!("cannot read {}", pcap.file.display());
             problems.push(Problem::at(format!("port.{at}.file"), what, why.to_string()));
         }
+        let directory = port.pcap.as_ref().and_then(|pcap| pcap.record.as_ref()?.parent());
+        if let Some(directory) = directory.filter(|directory| !directory.as_os_str().is_empty())
+            && std::fs::metadata(directory).is_err_and(|why| why.kind() == std::io::ErrorKind::NotFound)
+        {
+            let what = format!("there is no directory {}", directory.display());
+            problems.push(Problem::at(format!("port.{at}.record"), what, "expected a file in one that exists"));
+        }
         if port.dpdk.is_some() && !host.dpdk {
             let expected = "build one with it: cargo build --release -p bywash --features dpdk";
             problems.push(Problem::at(format!("port.{at}.kind"), "this program was built without DPDK", expected));

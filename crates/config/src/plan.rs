@@ -104,7 +104,7 @@ impl Config {
             }
         }
         if let Some(index) = workers.iter().position(|worker| worker.queues.is_empty()) {
-            return Err(Self::without_queue(index, queues.iter().map(Vec::len).sum()).into());
+            return Err(self.without_queue(index, queues.iter().map(Vec::len).sum()).into());
         }
         let pools = self.distribute_pools(count)?;
         for pool in &pools {
@@ -136,8 +136,16 @@ impl Config {
         }
     }
 
-    fn without_queue(worker: usize, queues: usize) -> Problem {
+    fn without_queue(&self, worker: usize, queues: usize) -> Problem {
         let what = format!("worker {worker} has nothing to poll");
+        let highest = |port: &PortConfig| port.worker.set().and_then(|workers| workers.iter().max().copied());
+        let port = (0..self.ports.len()).max_by_key(|at| highest(&self.ports[*at]));
+        let named = port.and_then(|at| Some((at, highest(&self.ports[at]).filter(|named| *named > worker)?)));
+        if let (Some((at, highest)), None) = (named, self.workers.count.set()) {
+            let expected =
+                format!("port {} names worker {highest}, so that there are {}", self.ports[at].name, highest + 1);
+            return Problem::at(format!("port.{at}.worker"), what, expected).help("name workers from 0, without a gap");
+        }
         let help = "use fewer workers, or give the ports more queues (ethtool -L IFACE combined N)";
         Problem::at("workers.count", what, format!("the ports have {} in all", text::count(queues, "queue"))).help(help)
     }

@@ -473,6 +473,8 @@ fn queues_are_distributed_over_workers() {
     let (wrong, place) = problem(&format!("{text}[workers]\ncount = 9\n"));
     assert!(wrong.what.ends_with("has nothing to poll"), "{}", wrong.what);
     assert_eq!(place, "9");
+    let (wrong, place) = problem(&format!("{PORT}worker = [0, 3]\n[workers]\ncpus = [0, 1, 2, 3]\n"));
+    assert_eq!((wrong.what.as_str(), place.as_str()), ("worker 1 has nothing to poll", "[0, 3]"));
     let (wrong, place) = problem(&format!("{PORT}worker = [0, 2]\n[workers]\ncount = 2\n"));
     assert_eq!((wrong.expected.as_str(), place.as_str()), ("expected 0 to 1", "[0, 2]"));
     let (wrong, _) = problem(&format!("{PORT}[workers]\ncount = 2\ncpus = [0]\n"));
