@@ -27,9 +27,17 @@ pub fn ask<T: OfTopic>(socket: &Path) -> anyhow::Result<T> {
 
 /// Returns the answer of the instance at `socket` for a topic, as the topic's type or as a JSON value.
 pub fn topic<T: DeserializeOwned>(socket: &Path, topic: Topic, filter: Option<&str>) -> anyhow::Result<T> {
+    topic_for(socket, topic, filter, &format!("show {}", topic.name()))
+}
+
+/// Does the same for a command that errors name `what`.
+pub fn topic_for<T>(socket: &Path, topic: Topic, filter: Option<&str>, what: &str) -> anyhow::Result<T>
+where
+    T: DeserializeOwned,
+{
     let query = topic.filter().zip(filter).map(|(name, filter)| format!("?{name}={}", encode(filter)));
     let query = query.unwrap_or_default();
-    request(socket, &format!("GET /v1/{}{query}", topic.name()), "", &format!("show {}", topic.name()))
+    request(socket, &format!("GET /v1/{}{query}", topic.name()), "", what)
 }
 
 /// Reads the answer of the instance at `socket` for a topic chosen at run time.

@@ -36,5 +36,5 @@ pub use routes::{Drift, Neighbour, NextHop, Route};
 pub use schema::{schema, without_descriptions};
 pub use state::{Config, Health, Sandbox};
 pub use switch::{Address, Caches, Flow, Groups, Meter, WorkerCaches};
-pub use topic::{Answer, OfTopic, Topic};
+pub use topic::{Answer, NO_FLOW_RULES, OfTopic, Topic};
 pub use workers::{Poll, Stage, Worker, WorkerTxQueue};

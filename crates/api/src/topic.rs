@@ -5,6 +5,10 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+/// Error of a request for or a change of flow rules that a router gets.
+pub const NO_FLOW_RULES: &str =
+    "only a switch has flow rules (mode = \"switch\"); to see a router's flows, use `bywash show flows`";
+
 macro_rules! topics {
     ($($(#[doc = $doc:literal])+ $topic:ident = $name:literal: $answer:ty,)+) => {
         /// Topic of a query.
@@ -182,6 +186,9 @@ impl Topic {
 
     /// Returns the error for a request to an instance whose mode does not have the topic.
     pub fn not_in(self, mode: &str) -> String {
+        if (self, mode) == (Self::Flows, "router") {
+            return NO_FLOW_RULES.into();
+        }
         let has = self.mode().map_or(String::new(), |of| format!(", but for a {of}"));
         format!("`{}` is not for a {mode}{has}: `bywash show all` shows what there is", self.name())
     }

@@ -1,17 +1,15 @@
 //! View of a mode for the API.
 
 use crate::vlans::Left;
-use bywash_api::{Above, Answer, CpesChanged, FlowsChanged, Kept, KeysChanged, Policies, SwitchPort, Topic, Traced};
+use bywash_api::{
+    Above, Answer, CpesChanged, FlowsChanged, Kept, KeysChanged, NO_FLOW_RULES, Policies, SwitchPort, Topic, Traced,
+};
 use bywash_api_server::Rows;
 use bywash_config::Config;
 use bywash_engine::PortId;
 use bywash_flow::script::Verb;
 use bywash_router::control::PortView;
 use bywash_sync::Counter;
-
-/// Error of modes without flows.
-const NO_FLOWS: &str =
-    "only a switch has flow rules (mode = \"switch\"); to see a router's flows, use `bywash show flows`";
 
 /// Frames of a port that the kernel did not accept.
 #[derive(Debug, Default)]
@@ -66,7 +64,7 @@ pub trait View: Send + Sync {
 
     /// Changes flows, groups and meters.
     fn change_flows(&self, _verb: Verb, _lines: &str) -> Result<FlowsChanged, String> {
-        Err(NO_FLOWS.into())
+        Err(NO_FLOW_RULES.into())
     }
 
     /// Changes keys of the modems of group `group`, one per line; with `later`, does not use them yet.

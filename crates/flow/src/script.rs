@@ -198,7 +198,7 @@ fn refusal<'a>(
     })
 }
 
-/// Applies the lines in order. Returns how many flows, groups and meters were changed. Errors with the reason, and
+/// Applies the lines in order. Returns how many flows, groups and meters were added, changed or deleted. Errors with the reason, and
 /// applies none, if a line adds a group or meter that exists, or changes or runs one that does not, or deletes one that
 /// a group uses. If the tables are full, a flow overlaps another and is to be checked for that, or a group would run
 /// itself, the lines before it are applied; the error has the number of their changes. The workers use the new tables
@@ -240,7 +240,8 @@ pub fn replace(control: &mut FlowControl, items: Vec<Item>) -> Result<(), String
 fn apply(control: &mut FlowControl, item: Item) -> Result<usize, String> {
     let done = match item {
         Item::Add(flow) => control.add(*flow).map(|()| 1),
-        Item::Mod(flow, strict) => control.modify(*flow, strict),
+        // If there is none to change, the flow is added.
+        Item::Mod(flow, strict) => control.modify(*flow, strict).map(|changed| changed.max(1)),
         Item::Del(filter, strict) => Ok(control.delete(&filter, strict)),
         Item::SetGroup { group, new } => control.set_group(group, new).map(|()| 1),
         Item::DelGroup(id) => Ok(control.delete_group(id)),

@@ -30,10 +30,10 @@ pub fn run(args: &FlowArgs) -> anyhow::Result<()> {
             let (socket, filter) = (&args.whom.socket, args.filter.as_deref());
             let mut out = std::io::BufWriter::new(stdout());
             if args.json {
-                let value: Value = client::topic(socket, Topic::Flows, filter)?;
+                let value: Value = client::topic_for(socket, Topic::Flows, filter, "flow dump")?;
                 writeln!(out, "{value}")?;
             } else {
-                for flow in client::topic::<Vec<Flow>>(socket, Topic::Flows, filter)? {
+                for flow in client::topic_for::<Vec<Flow>>(socket, Topic::Flows, filter, "flow dump")? {
                     writeln!(out, "{}", flow_line(&flow, !args.no_stats))?;
                 }
             }
@@ -89,11 +89,12 @@ fn send(
     Ok(changed)
 }
 
-/// Prints how many flows, groups and meters a command found: none may mean that its match is wrong.
+/// Prints how many flows, groups and meters a command changed: another number than expected may mean that its match is
+/// wrong.
 fn report(verb: Verb, changed: u64) -> anyhow::Result<()> {
     let done = match verb {
         Verb::Add => return Ok(()),
-        Verb::Mod { .. } => "changed",
+        Verb::Mod { .. } => "changed or added",
         Verb::Del { .. } => "deleted",
     };
     Ok(writeln!(stdout(), "{changed} {done}")?)

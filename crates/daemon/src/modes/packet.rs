@@ -3,7 +3,10 @@
 /// Parses a packet in the format of `POST /v1/trace`: the port's name and the frame in hex, in which spaces and colons
 /// are ignored.
 pub fn parse(text: &str) -> Result<(&str, Vec<u8>), String> {
-    let (port, hex) = text.trim().split_once(char::is_whitespace).ok_or("expected a port and a frame in hex")?;
+    let (port, hex) = text
+        .trim()
+        .split_once(char::is_whitespace)
+        .ok_or("expected a port and a frame in hex, as `bywash trace` takes them")?;
     let digits: Vec<u8> = hex.bytes().filter(|c| !c.is_ascii_whitespace() && *c != b':').collect();
     let digit = |c: u8| char::from(c).to_digit(16);
     let byte = |pair: &[u8]| match *pair {
