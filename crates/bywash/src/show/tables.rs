@@ -576,8 +576,12 @@ fn drops(Drops { drops, events, xdp }: &Drops, rates: &mut Rates) -> String {
     let events: Vec<_> = events.iter().map(|row| (&row.port, &row.event, row.count)).collect();
     let xdp: Vec<_> = xdp.iter().map(|row| (&row.port, &row.verdict, row.packets)).collect();
     let mut out = String::new();
+    let none = match xdp.is_empty() {
+        true => "no drops",
+        false => "no drops by Bywash; `nstat`, `ip -s link` and `nft list ruleset` count the kernel's",
+    };
     for (rows, what, counted, none) in
-        [(drops, "reason", "packets", "no drops"), (events, "event", "count", ""), (xdp, "verdict", "packets", "")]
+        [(drops, "reason", "packets", none), (events, "event", "count", ""), (xdp, "verdict", "packets", "")]
     {
         let mut grid = Grid::new(&["port", what, counted, "rate"]);
         for (port, of, count) in rows {
