@@ -122,6 +122,12 @@ impl MemoryArgs {
             of("frames freed at once by the driver", 32, "DPDK 18.08, tx_free_thresh", false),
             of("cable modems", pipeline::MODEMS, capture, false),
             of("channels", pipeline::CHANNELS, capture, false),
+            of(
+                "frames sealed by the upper MAC",
+                usize::from(pipeline::ASSIST),
+                "the document: the lower MAC seals all; before 2026-12-01 the upper one sealed most",
+                true,
+            ),
             of("cache of a ring, frames a worker", PoolKind::Ring.default_cache(), "the document", false),
             of("cache of a stack, frames a worker", PoolKind::Stack.default_cache(), "the document", false),
             of("cell, bytes", CELL, "the pipeline's", false),
