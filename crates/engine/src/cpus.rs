@@ -2,7 +2,8 @@
 
 use serde::Serialize;
 
-/// CPUs for threads that exchange data: pairs of hyper-threads of one core come first.
+/// CPUs for threads that exchange data: pairs of hyper-threads of one core come first, those of one socket after each
+/// other.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Placement {
     cpus: Vec<usize>,
@@ -10,33 +11,42 @@ pub struct Placement {
     siblings: bool,
     /// Number of threads that have to share a CPU with another thread.
     crowded: usize,
-    /// Core of each of `cpus`.
+    /// Sockets that the threads are on.
+    sockets: Vec<usize>,
+    /// Place of each of `cpus`.
     #[serde(skip)]
-    cores: Vec<usize>,
+    places: Vec<Place>,
 }
+
+/// Socket and core of a CPU.
+type Place = (usize, usize);
 
 impl Placement {
     /// Returns the placement of `threads` threads on the CPUs that the process may use.
     pub fn of(threads: usize) -> rustix::io::Result<Self> {
         let set = rustix::thread::sched_getaffinity(None)?;
         let allowed = (0..rustix::thread::CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu));
-        Ok(Self::by(threads, allowed, core))
+        Ok(Self::by(threads, allowed, |cpu| (socket(cpu), core(cpu))))
     }
 
-    /// Returns the placement on the `allowed` CPUs; `core` returns the core of a CPU. The CPUs at even places have the
-    /// next one on the same core, as far as there are such pairs; CPUs without a partner come last, because one of them
-    /// before a pair would split that pair and all after it.
-    fn by(threads: usize, allowed: impl Iterator<Item = usize>, core: impl Fn(usize) -> usize) -> Self {
-        let mut cpus: Vec<(usize, usize)> = allowed.map(|cpu| (core(cpu), cpu)).collect();
+    /// Returns the placement on the `allowed` CPUs; `place` returns the place of a CPU. The CPUs at even places of the
+    /// list have the next one on the same core, as far as there are such pairs; CPUs without a partner come last,
+    /// because one of them before a pair would split that pair and all after it. The list goes through one socket after
+    /// the other, since a machine's numbers may alternate between them.
+    fn by(threads: usize, allowed: impl Iterator<Item = usize>, place: impl Fn(usize) -> Place) -> Self {
+        let mut cpus: Vec<(Place, usize)> = allowed.map(|cpu| (place(cpu), cpu)).collect();
         cpus.sort_unstable();
-        let of_core = |core: usize| cpus.iter().filter(move |(other, _)| *other == core).map(|(_, cpu)| *cpu);
+        let of_core = |place: Place| cpus.iter().filter(move |(other, _)| *other == place).map(|(_, cpu)| *cpu);
         let alone =
-            |&(core, cpu): &(usize, usize)| of_core(core).count() % 2 == 1 && of_core(core).next_back() == Some(cpu);
+            |&(place, cpu): &(Place, usize)| of_core(place).count() % 2 == 1 && of_core(place).next_back() == Some(cpu);
         let (last, mut order): (Vec<_>, Vec<_>) = cpus.iter().copied().partition(alone);
         order.extend(last);
-        let (cores, cpus): (Vec<usize>, Vec<usize>) = order.into_iter().unzip();
-        let siblings = cores.len() > 1 && cores[0] == cores[1];
-        Self { siblings, crowded: threads.saturating_sub(cpus.len()), cpus, cores }
+        let (places, cpus): (Vec<Place>, Vec<usize>) = order.into_iter().unzip();
+        let siblings = places.len() > 1 && places[0] == places[1];
+        let mut sockets: Vec<usize> = places.iter().take(threads).map(|(socket, _)| *socket).collect();
+        sockets.sort_unstable();
+        sockets.dedup();
+        Self { siblings, crowded: threads.saturating_sub(cpus.len()), sockets, cpus, places }
     }
 
     /// Returns the CPUs, with those of a core next to each other.
@@ -47,9 +57,9 @@ impl Placement {
     /// Returns the CPUs in the order for threads that exchange nothing: a hyper-thread of each core before the second
     /// of any.
     pub fn apart(&self) -> Vec<usize> {
-        let cores = &self.cores;
-        let mut order: Vec<usize> = (0..cores.len()).collect();
-        order.sort_by_key(|i| (cores[..*i].iter().filter(|core| **core == cores[*i]).count(), cores[*i]));
+        let places = &self.places;
+        let mut order: Vec<usize> = (0..places.len()).collect();
+        order.sort_by_key(|i| (places[..*i].iter().filter(|place| **place == places[*i]).count(), places[*i]));
         order.into_iter().map(|i| self.cpus[i]).collect()
     }
 
@@ -76,6 +86,12 @@ fn core(cpu: usize) -> usize {
     std::fs::read_to_string(path).ok().and_then(|siblings| first(&siblings)).unwrap_or(cpu)
 }
 
+/// Returns the socket of a CPU; 0 if the kernel does not say.
+fn socket(cpu: usize) -> usize {
+    let path = format!("/sys/devices/system/cpu/cpu{cpu}/topology/physical_package_id");
+    std::fs::read_to_string(path).ok().and_then(|socket| socket.trim().parse().ok()).unwrap_or(0)
+}
+
 /// Returns the first CPU of a list in the kernel's form, such as `0,20` or `0-1`.
 fn first(list: &str) -> Option<usize> {
     list.trim().split([',', '-']).next()?.parse().ok()
@@ -98,6 +114,10 @@ impl std::fmt::Display for Placement {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let how = if self.siblings { "the first two on one core" } else { "a core each" };
         write!(f, "{} CPUs, {how}", self.cpus.len())?;
+        if self.places.iter().any(|(socket, _)| *socket != self.places[0].0) {
+            let sockets: Vec<String> = self.sockets.iter().map(usize::to_string).collect();
+            write!(f, ", on socket{} {}", if sockets.len() > 1 { "s" } else { "" }, sockets.join(", "))?;
+        }
         if self.crowded > 0 { write!(f, ", {} threads share one with another", self.crowded) } else { Ok(()) }
     }
 }
@@ -116,7 +136,7 @@ mod tests {
             };
             lists.iter().find(|list| all(list).contains(&cpu)).map_or(cpu, |list| first(list).unwrap())
         };
-        Placement::by(threads, allowed.iter().copied(), core)
+        Placement::by(threads, allowed.iter().copied(), |cpu| (0, core(cpu)))
     }
 
     fn lists(of: std::ops::Range<usize>, list: impl Fn(usize) -> String) -> Vec<String> {
@@ -139,6 +159,18 @@ mod tests {
         assert_eq!(placed(2, &[1, 2, 3, 5], &near).cpus(), [2, 3, 1, 5]);
         // An odd number of threads of one core.
         assert_eq!(placed(2, &[0, 1, 2, 4, 5, 6], &["0-3", "4-7"]).cpus(), [0, 1, 4, 5, 2, 6]);
+    }
+
+    /// A machine whose CPU numbers alternate between two sockets, and whose hyper-threads are four numbers apart.
+    #[test]
+    fn one_socket_is_filled_before_the_next() {
+        let two = |threads| Placement::by(threads, 0..8, |cpu| (cpu % 2, cpu % 4));
+        let placement = two(4);
+        assert_eq!(placement.cpus(), [0, 4, 2, 6, 1, 5, 3, 7]);
+        assert_eq!(placement.apart(), [0, 2, 1, 3, 4, 6, 5, 7]);
+        assert!(placement.siblings && placement.to_string().ends_with(", on socket 0"), "{placement}");
+        assert!(two(6).to_string().ends_with(", on sockets 0, 1"), "{}", two(6));
+        assert!(!placed(2, &[0, 1], &[]).to_string().contains("socket"), "there is no other");
     }
 
     #[test]

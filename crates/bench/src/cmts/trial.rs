@@ -173,7 +173,9 @@ impl Rig {
             packed: kind.packed(),
             ..ArenaConfig::default()
         })?;
-        let pools = PoolSet::new(arena, &[PoolConfig::new("bench", kind, args.frames)])?;
+        // The arena was touched by this thread, which may run on any socket.
+        let near = PoolConfig { cpu: Some(bench.cpus.cpu(2 * id)), ..PoolConfig::new("bench", kind, args.frames) };
+        let pools = PoolSet::new(arena, &[near])?;
         let output = NullPort::new();
         let sent = output.counters();
         let full = || PcapPort::replay(bench.source.clone());
