@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 pub mod bandwidth;
+pub mod energy;
 pub mod hardware;
 pub mod lackey;
 mod memory;
