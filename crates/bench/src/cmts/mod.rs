@@ -24,6 +24,7 @@ use bywash_docsis::seal::Crypto;
 use bywash_docsis::traffic::{CABLE_IMIX, Share, packets};
 use bywash_engine::cpus;
 use bywash_frame::{Pages, PoolKind};
+use bywash_measure::energy::Joules;
 use bywash_measure::hardware;
 use bywash_port::pcap::PcapSource;
 use clap::{Args, ValueEnum};
@@ -72,7 +73,7 @@ pub struct CmtsArgs {
     #[arg(long, value_name = "PART", default_value = "all")]
     pub writes: Writes,
     /// Rates of an instance's OFDM channels in Gbit/s; 0: no limit  [default: four of 1.89 with --rate; four without
-    /// limit else, where the workers determine the rate]
+    /// limit else, with --hold as well, where the workers determine the rate]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = channel)]
     pub channels: Option<Vec<u64>>,
     /// Fixed rate of each instance in Gbit/s, even with loss  [default: the maximum, followed by the search]
@@ -208,6 +209,9 @@ struct Figures {
     /// Choice of `kind = "auto"` for the upper MACs' pools.
     auto: Auto,
     hardware: Vec<hardware::Source>,
+    /// Reason why the rows have no power.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    power_missing: Option<String>,
 }
 
 /// Traffic between memory and processors of the whole machine, in gigabytes per second.
@@ -218,10 +222,20 @@ struct Traffic {
     #[serde(skip_serializing_if = "Option::is_none")]
     write_gbs: Option<f64>,
     gbs: f64,
-    /// How much less this is than that of the first kind, in percent; `None` for the first.
+    /// How much less this is than that of the first kind, in percent, for each bit carried; `None` for the first.
     #[serde(skip_serializing_if = "Option::is_none")]
     less_percent: Option<f64>,
     source: &'static str,
+}
+
+/// Mean power during a trial, in watts.
+#[derive(Serialize)]
+struct Power {
+    /// Power of all processors.
+    package_watts: f64,
+    /// Power of their memory; `None` if it is not counted apart.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dram_watts: Option<f64>,
 }
 
 #[derive(Serialize)]
@@ -255,6 +269,11 @@ struct Row {
     /// Memory traffic; `None` if it cannot be measured here.
     #[serde(skip_serializing_if = "Option::is_none")]
     memory: Option<Traffic>,
+    /// Power of the whole machine's processors and memory; `None` if it cannot be measured here.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    power: Option<Power>,
+    #[serde(skip)]
+    power_missing: Option<String>,
     #[serde(skip)]
     crypto: String,
     #[serde(skip)]
@@ -266,6 +285,8 @@ struct Row {
 struct Held {
     /// Rate per instance.
     gbps: f64,
+    /// Rates of an instance's channels; 0: no limit.
+    channels_gbps: Vec<f64>,
     seconds: u64,
     loss_percent: f64,
     occupancy: source::Figures,
@@ -285,7 +306,7 @@ pub fn run(args: &CmtsArgs) -> anyhow::Result<()> {
     let library = if args.library { Some(library::measure(args, &bench.cpus)?) } else { None };
     let line = line::measure(&bench.cpus)?;
     let mut rows = args.kinds.iter().map(|kind| bench.row(*kind)).collect::<anyhow::Result<Vec<_>>>()?;
-    compare(rows.iter_mut().map(|row| row.memory.as_mut()));
+    compare(rows.iter_mut().map(|row| (row.gbps, row.memory.as_mut())));
     if let Some(library) = &library {
         rows.iter_mut().for_each(|row| row.of_library = Some(row.gbps / args.instances as f64 / library.gbps));
     }
@@ -313,6 +334,7 @@ pub fn run(args: &CmtsArgs) -> anyhow::Result<()> {
         line,
         auto,
         hardware: hardware::sources(),
+        power_missing: first.and_then(|row| row.power_missing.clone()),
         rows,
     };
     super::report(args.json, &figures, print)
@@ -347,15 +369,17 @@ fn print(f: &Figures) {
         row.of_library.inspect(|ratio| print!(", {ratio:.2} of the library"));
         row.zero_loss_gbps.inspect(|rate| print!("; no loss up to {rate:.2} Gbit/s per instance"));
         row.memory.as_ref().inspect(|traffic| print!("; {}", moved(traffic, &f.rows[0].pool)));
+        row.power.as_ref().inspect(|power| print!("; {power}"));
         println!();
         println!("        in flight {}", in_flight(&row.occupancy));
         for held in &row.held {
             let loss =
                 if held.loss_percent == 0.0 { "no loss".into() } else { format!("{:.4} % lost", held.loss_percent) };
             println!(
-                "        {:.2} Gbit/s per instance for {} s: {loss}; in flight {}",
+                "        {:.2} Gbit/s per instance for {} s ({}): {loss}; in flight {}",
                 held.gbps,
                 held.seconds,
+                channels(&held.channels_gbps),
                 in_flight(&held.occupancy)
             );
         }
@@ -370,12 +394,38 @@ fn print(f: &Figures) {
         row.drops.iter().for_each(|(reason, n)| println!("        {n} dropped: {reason}"));
     }
     println!("  {} (a cache line takes {} from CPU to CPU)", f.auto, line::words(&[f.line]));
+    f.power_missing.as_ref().inspect(|why| println!("  power not measured: {why}"));
 }
 
-/// Compares the memory traffic of each kind with that of the first, where both are known.
-fn compare<'a>(mut of_kinds: impl Iterator<Item = Option<&'a mut Traffic>>) {
-    let Some(first) = of_kinds.next().flatten().map(|traffic| traffic.gbs).filter(|gbs| *gbs > 0.0) else { return };
-    of_kinds.flatten().for_each(|traffic| traffic.less_percent = Some(100.0 * (1.0 - traffic.gbs / first)));
+/// Compares the memory traffic of each kind with that of the first, where both are known: for each bit carried, as a
+/// kind with more traffic may also carry more. Takes the rates of the kinds, too.
+fn compare<'a>(mut of_kinds: impl Iterator<Item = (f64, Option<&'a mut Traffic>)>) {
+    let a_bit = |gbps: f64, traffic: &Traffic| traffic.gbs / gbps;
+    let Some((gbps, Some(first))) = of_kinds.next() else { return };
+    let first = a_bit(gbps, first);
+    // NaN or infinite if nothing was carried.
+    for (gbps, traffic) in of_kinds {
+        let Some(traffic) = traffic else { continue };
+        let less = 100.0 * (1.0 - a_bit(gbps, traffic) / first);
+        traffic.less_percent = Some(less).filter(|less| less.is_finite());
+    }
+}
+
+/// Returns the rates of an instance's channels as text.
+fn channels(gbps: &[f64]) -> String {
+    if gbps.contains(&0.0) {
+        return "channels without limit".into();
+    }
+    let gbps: Vec<String> = gbps.iter().map(f64::to_string).collect();
+    format!("channels of {} Gbit/s", gbps.join(", "))
+}
+
+impl std::fmt::Display for Power {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "processors {:.1} W", self.package_watts)?;
+        self.dram_watts.map_or(Ok(()), |watts| write!(f, ", memory {watts:.1} W"))?;
+        write!(f, " (measured: powercap)")
+    }
 }
 
 /// Returns memory traffic as text, compared with that of the kind `first`.
@@ -389,7 +439,7 @@ fn moved(traffic: &Traffic, first: &str) -> String {
     }
     if let Some(less) = traffic.less_percent {
         let more = if less < 0.0 { "more" } else { "less" };
-        text += &format!(", {:.0} % {more} than {first}", less.abs());
+        text += &format!(", {:.0} % {more} a bit than {first}", less.abs());
     }
     format!("{text} ({})", traffic.source)
 }
@@ -448,22 +498,21 @@ impl<'a> Bench<'a> {
         self.args.ring.unwrap_or_else(|| RING.max(2 * self.args.burst.unwrap_or(0)).min(*RINGS.end()))
     }
 
-    fn lower(&self) -> LowerConfig {
+    fn lower(&self, channels: Vec<u64>) -> LowerConfig {
         let queue = QUEUE + self.args.burst.unwrap_or(0);
         LowerConfig {
             protection: self.protection(),
             crypto: self.args.crypto,
             assist: self.args.assist == OnOff::On,
             queues: QueueLimits { flow: queue, total: queue, overflow: Overflow::Tail },
-            channels: self.channels(),
+            channels,
             bits: 0,
             depi: None,
         }
     }
 
-    /// Returns the rates of an instance's channels.
-    fn channels(&self) -> Vec<u64> {
-        let rate = if self.args.rate.is_some() { CHANNEL_RATE } else { 0 };
+    /// Returns the rates of an instance's channels, `rate` by default.
+    fn channels(&self, rate: u64) -> Vec<u64> {
         self.args.channels.clone().unwrap_or_else(|| vec![rate; CHANNELS])
     }
 
@@ -472,31 +521,33 @@ impl<'a> Bench<'a> {
         (gbps * 1e9 / 8.0 / self.mean_size).max(1.0) as u64
     }
 
-    /// Runs the instances at `gbps` each.
-    fn held(&self, kind: PoolKind, gbps: f64, seconds: u64) -> anyhow::Result<Held> {
+    /// Runs the instances at `gbps` each, on channels of these rates.
+    fn held(&self, kind: PoolKind, gbps: f64, channels: &[u64], seconds: u64) -> anyhow::Result<Held> {
         let load = Load::Paced(self.packets_per_second(gbps));
-        let Outcome { loss_percent, occupancy, .. } = trial::run(self, kind, load, Duration::from_secs(seconds))?;
-        Ok(Held { gbps, seconds, loss_percent, occupancy })
+        let length = Duration::from_secs(seconds);
+        let Outcome { loss_percent, occupancy, .. } = trial::run(self, kind, load, channels, length)?;
+        let channels_gbps = channels.iter().map(|rate| *rate as f64 / 1e9).collect();
+        Ok(Held { gbps, channels_gbps, seconds, loss_percent, occupancy })
     }
 
     fn row(&self, kind: PoolKind) -> anyhow::Result<Row> {
-        let load = match self.args.rate {
-            Some(gbps) => Load::Paced(self.packets_per_second(gbps)),
-            None => Load::Closed,
+        let (load, channels) = match self.args.rate {
+            Some(gbps) => (Load::Paced(self.packets_per_second(gbps)), self.channels(CHANNEL_RATE)),
+            None => (Load::Closed, self.channels(0)),
         };
         let seconds = Duration::from_secs(self.args.seconds);
-        let outcome = trial::run(self, kind, load, seconds)?;
+        let outcome = trial::run(self, kind, load, &channels, seconds)?;
         let mut held = vec![];
         if let Some(seconds) = self.args.hold {
             for gbps in DOCUMENT {
-                held.push(self.held(kind, gbps, seconds)?);
+                held.push(self.held(kind, gbps, &channels, seconds)?);
             }
         }
         let zero_loss = match self.args.rate {
             None if self.args.search == OnOff::On => {
                 let lossless = |gbps, trial| -> anyhow::Result<bool> {
                     let hold = self.args.hold.filter(|_| trial == Trial::Confirm);
-                    let one = self.held(kind, gbps, hold.unwrap_or(self.args.trial))?;
+                    let one = self.held(kind, gbps, &channels, hold.unwrap_or(self.args.trial))?;
                     let lossless = one.loss_percent == 0.0;
                     held.extend(hold.filter(|_| lossless).map(|_| one));
                     Ok(lossless)
@@ -515,6 +566,13 @@ impl<'a> Bench<'a> {
             less_percent: None,
             source: moved.source,
         });
+        let (power, power_missing) = match outcome.energy {
+            Ok(Joules { package, dram }) => {
+                let watts = |joules: f64| joules / outcome.seconds;
+                (Some(Power { package_watts: watts(package), dram_watts: dram.map(watts) }), None)
+            }
+            Err(why) => (None, Some(why)),
+        };
         let instances = self.args.instances as f64;
         Ok(Row {
             pool: kind.to_string(),
@@ -531,6 +589,8 @@ impl<'a> Bench<'a> {
             channels_percent: outcome.channels_percent,
             stages,
             memory,
+            power,
+            power_missing,
             crypto,
             pages,
         })
@@ -572,13 +632,27 @@ mod tests {
             Some(Traffic { read_gbs, write_gbs, gbs, less_percent: None, source: "memory controllers" })
         };
         let mut kinds = [of(Some(6.0), Some(4.0), 10.0), of(Some(1.5), Some(0.9), 2.4), None, of(None, None, 12.0)];
-        compare(kinds.iter_mut().map(Option::as_mut));
+        // The second carried half as much as the others.
+        let gbps = [20.0, 10.0, 20.0, 20.0];
+        compare(gbps.into_iter().zip(kinds.iter_mut().map(Option::as_mut)));
         let texts: Vec<String> = kinds.iter().flatten().map(|traffic| moved(traffic, "ring")).collect();
         assert_eq!(texts[0], "memory 10.00 GB/s, 6.00 read and 4.00 written (memory controllers)");
-        assert_eq!(texts[1], "memory 2.40 GB/s, 1.50 read and 0.90 written, 76 % less than ring (memory controllers)");
-        assert_eq!(texts[2], "memory 12.00 GB/s, 20 % more than ring (memory controllers)");
+        assert_eq!(
+            texts[1],
+            "memory 2.40 GB/s, 1.50 read and 0.90 written, 52 % less a bit than ring (memory controllers)"
+        );
+        assert_eq!(texts[2], "memory 12.00 GB/s, 20 % more a bit than ring (memory controllers)");
         let mut unknown = [None, of(None, None, 12.0)];
-        compare(unknown.iter_mut().map(Option::as_mut));
+        compare(unknown.iter_mut().map(|traffic| (1.0, traffic.as_mut())));
         assert!(unknown[1].as_ref().unwrap().less_percent.is_none());
+        let mut idle = [of(None, None, 0.0), of(None, None, 0.0)];
+        compare(idle.iter_mut().map(|traffic| (0.0, traffic.as_mut())));
+        assert!(idle[1].as_ref().unwrap().less_percent.is_none());
+    }
+
+    #[test]
+    fn channels_are_named_by_their_rates() {
+        assert_eq!(channels(&[1.89, 1.89]), "channels of 1.89, 1.89 Gbit/s");
+        assert_eq!(channels(&[7.0, 0.0]), "channels without limit");
     }
 }

@@ -7,6 +7,7 @@ use bywash_docsis::window::Window;
 use bywash_engine::{DROP_REASONS, Idle};
 use bywash_frame::{Arena, ArenaConfig, PoolConfig, PoolKind, PoolSet};
 use bywash_measure::bandwidth::{Bandwidth, Moved};
+use bywash_measure::energy::{Energy, Joules};
 use bywash_port::pcap::{Arrears, Pace, PcapPort};
 use bywash_port::{NullPort, Port, PortCounters, TxQueueConfig};
 use bywash_sync::{Qsbr, clock};
@@ -48,6 +49,8 @@ pub struct Outcome {
     pub stages: Vec<Stage>,
     /// Traffic of the memory controllers during the trial, or the reason why it is unknown.
     pub memory: Result<Moved, String>,
+    /// Energy during the trial, or the reason why it is unknown.
+    pub energy: Result<Joules, String>,
     pub seconds: f64,
     pub crypto: String,
     pub pages: String,
@@ -84,17 +87,26 @@ struct Sample {
     stages: [Vec<u64>; 2],
 }
 
-pub fn run(bench: &Bench<'_>, kind: PoolKind, load: Load, length: Duration) -> anyhow::Result<Outcome> {
+/// Runs the instances, each on channels of these rates in bits per second.
+pub fn run(
+    bench: &Bench<'_>,
+    kind: PoolKind,
+    load: Load,
+    channels: &[u64],
+    length: Duration,
+) -> anyhow::Result<Outcome> {
     let domain = Qsbr::new();
     let n = bench.args.instances;
-    let rigs = (0..n).map(|id| Rig::start(bench, kind, load, id, &domain)).collect::<anyhow::Result<Vec<_>>>()?;
+    let start = |id| Rig::start(bench, kind, load, channels, id, &domain);
+    let rigs = (0..n).map(start).collect::<anyhow::Result<Vec<_>>>()?;
     std::thread::sleep(WARM_UP);
-    let memory = Bandwidth::open();
+    let (memory, energy) = (Bandwidth::open(), Energy::open());
     rigs.iter().for_each(|rig| rig.occupancy.begin());
     let before = Sample::take(&rigs)?;
     std::thread::sleep(length);
     let after = Sample::take(&rigs)?;
     let memory = memory.and_then(|mut memory| memory.read().map_err(|why| why.to_string()));
+    let energy = energy.and_then(|energy| energy.read().map_err(|why| why.to_string()));
     for rig in &rigs {
         rig.instance.stop().map_err(|why| anyhow::anyhow!("a worker died: {why}"))?;
         super::super::all_back(&rig.pools)?;
@@ -126,11 +138,11 @@ pub fn run(bench: &Bench<'_>, kind: PoolKind, load: Load, length: Duration) -> a
         }
         push("idle", idle.max(0.0));
     }
-    let mut channels = vec![0.0; bench.channels().len()];
+    let mut carried = vec![0.0; channels.len()];
     for channel in rigs.iter().flat_map(|rig| rig.instance.stats.channels.iter().enumerate()) {
-        channels[channel.0] += channel.1.bytes.get() as f64;
+        carried[channel.0] += channel.1.bytes.get() as f64;
     }
-    let bytes: f64 = channels.iter().sum();
+    let bytes: f64 = carried.iter().sum();
     Ok(Outcome {
         gbps_each: (after.bytes - before.bytes) as f64 * 8.0 / 1e9 / seconds / n as f64,
         mpps_each: packets / seconds / 1e6 / n as f64,
@@ -140,11 +152,12 @@ pub fn run(bench: &Bench<'_>, kind: PoolKind, load: Load, length: Duration) -> a
         drops: DROP_REASONS.iter().zip(dropped).filter(|(_, n)| *n > 0).map(|(r, n)| (r.name(), n)).collect(),
         stages,
         memory,
+        energy,
         seconds,
         crypto: rigs[0].instance.stats.crypto.clone(),
         pages: rigs[0].pools.arena().pages().to_string(),
         occupancy: occupancy(&rigs),
-        channels_percent: channels.iter().map(|of| 100.0 * of / bytes.max(1.0)).collect(),
+        channels_percent: carried.iter().map(|of| 100.0 * of / bytes.max(1.0)).collect(),
     })
 }
 
@@ -164,7 +177,14 @@ fn occupancy(rigs: &[Rig]) -> source::Figures {
 }
 
 impl Rig {
-    fn start(bench: &Bench<'_>, kind: PoolKind, load: Load, id: usize, domain: &Qsbr) -> anyhow::Result<Self> {
+    fn start(
+        bench: &Bench<'_>,
+        kind: PoolKind,
+        load: Load,
+        channels: &[u64],
+        id: usize,
+        domain: &Qsbr,
+    ) -> anyhow::Result<Self> {
         let args = bench.args;
         let arena = Arena::new(ArenaConfig {
             cells: args.frames,
@@ -204,7 +224,7 @@ impl Rig {
             idle: if bench.cpus.enough_for(2 * args.instances) { Idle::Spin } else { Idle::Sleep },
             tx: TxQueueConfig::default(),
             ring: bench.ring(),
-            lower: bench.lower(),
+            lower: bench.lower(channels.to_vec()),
         };
         let instance =
             Instance::start(super::group(&bench.modems)?, &config, (&pools, 0), input, Box::new(output), domain)?;
