@@ -168,21 +168,37 @@ fn mapped(mut builder: Builder<'_>) -> Result<Sampler, String> {
     builder.build().and_then(|counter| counter.sampled(0)).map_err(refused)
 }
 
-/// Models of family 6 whose event 0xC2 with umask 0x02 counts retired slots: `UOPS_RETIRED.RETIRE_SLOTS`, or `.SLOTS`
-/// from Ice Lake on (perfmon-events.intel.com). Haswell to Granite Rapids, without processors of two kinds of core.
-const RETIRED_ON: [u32; 27] = [
-    0x3c, 0x3f, 0x45, 0x46, 0x3d, 0x47, 0x4f, 0x56, 0x4e, 0x5e, 0x55, 0x8e, 0x9e, 0xa5, 0xa6, 0x66, 0x6a, 0x6c, 0x7d,
-    0x7e, 0x8c, 0x8d, 0xa7, 0x8f, 0xcf, 0xad, 0xae,
+/// Slots per cycle, and the models of Intel's family 6 that have so many: Haswell to Cascade Lake, Ice Lake to Rocket
+/// Lake, Sapphire to Granite Rapids; without processors of two kinds of core. On each of them event 0xC2 with umask
+/// 0x02 counts retired slots: `UOPS_RETIRED.RETIRE_SLOTS`, or `.SLOTS` from Ice Lake on (perfmon-events.intel.com).
+const INTEL: [(f64, &[u32]); 3] = [
+    (4.0, &[0x3c, 0x3f, 0x45, 0x46, 0x3d, 0x47, 0x4f, 0x56, 0x4e, 0x5e, 0x55, 0x8e, 0x9e, 0xa5, 0xa6, 0x66]),
+    (5.0, &[0x6a, 0x6c, 0x7d, 0x7e, 0x8c, 0x8d, 0xa7]),
+    (6.0, &[0x8f, 0xcf, 0xad, 0xae]),
 ];
+/// Slots per cycle of AMD's families: Zen and Zen 2, Zen 3 and Zen 4 dispatch up to six operations a cycle, Zen 5 up to
+/// eight (`total_dispatch_slots` in Linux, tools/perf/pmu-events/arch/x86/amdzen4 and amdzen5; software optimization
+/// guides of families 17h and 19h).
+const AMD: [(f64, u32); 3] = [(6.0, 0x17), (6.0, 0x19), (8.0, 0x1a)];
 
-/// Returns the number of the event that counts retired slots: that of [`RETIRED_ON`], or `ex_ret_ops` of AMD's Zen (PPR
-/// of family 17h, PMCx0C1). `None` for other processors.
-fn retired() -> Option<u64> {
-    match identity() {
-        (Vendor::Intel, 6, model) if RETIRED_ON.contains(&model) => Some(raw(0xc2, 0x02, 0)),
-        (Vendor::Amd, 0x17.., _) => Some(raw(0xc1, 0, 0)),
+/// Returns the number of pipeline slots per cycle of this machine's processor; `None` if that is not known.
+pub fn slots_per_cycle() -> Option<f64> {
+    slots_of(identity())
+}
+
+fn slots_of((vendor, family, model): (Vendor, u32, u32)) -> Option<f64> {
+    match (vendor, family) {
+        (Vendor::Intel, 6) => INTEL.iter().find(|(_, models)| models.contains(&model)).map(|(slots, _)| *slots),
+        (Vendor::Amd, _) => AMD.iter().find(|(_, of)| *of == family).map(|(slots, _)| *slots),
         _ => None,
     }
+}
+
+/// Returns the number of the event that counts retired slots: that of [`INTEL`], or `ex_ret_ops` of AMD's Zen (PPR of
+/// family 17h, PMCx0C1). `None` for processors whose slots per cycle are not known.
+fn retired() -> Option<u64> {
+    slots_per_cycle()?;
+    Some(if identity().0 == Vendor::Amd { raw(0xc1, 0, 0) } else { raw(0xc2, 0x02, 0) })
 }
 
 /// Cache and TLB misses of one thread in user space.
@@ -341,6 +357,25 @@ mod tests {
         }
         assert_eq!(scaled(pmu.path(), "topdown-slots-issued").unwrap().1, 1.0);
         assert!(scaled(pmu.path(), "topdown-fetch-bubbles").is_none());
+    }
+
+    #[test]
+    fn slots_by_processor() {
+        let known = [
+            (Vendor::Intel, 6, 0x55, Some(4.0)),
+            (Vendor::Intel, 6, 0x6a, Some(5.0)),
+            (Vendor::Intel, 6, 0x8f, Some(6.0)),
+            (Vendor::Intel, 6, 0x0f, None),
+            (Vendor::Intel, 15, 0x55, None),
+            (Vendor::Amd, 0x15, 0x02, None),
+            (Vendor::Amd, 0x17, 0x31, Some(6.0)),
+            (Vendor::Amd, 0x19, 0x11, Some(6.0)),
+            (Vendor::Amd, 0x1a, 0x02, Some(8.0)),
+            (Vendor::Other, 0x18, 0x00, None),
+        ];
+        for (vendor, family, model, slots) in known {
+            assert_eq!(slots_of((vendor, family, model)), slots, "{vendor:?} {family:#x} {model:#x}");
+        }
     }
 
     #[test]

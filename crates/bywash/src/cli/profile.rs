@@ -15,8 +15,8 @@ pub struct ProfileArgs {
     /// Analyse recorded counters instead: output of `perf stat -x,`, or JSON (see docs/profile.md)
     #[arg(long, value_name = "FILE", conflicts_with = "seconds")]
     pub from: Option<PathBuf>,
-    /// Pipeline slots per cycle of the processor: 4 up to Cascade Lake, 5 on Ice Lake, 6 on Sapphire Rapids  [default:
-    /// the value in the file, or 4]
+    /// Pipeline slots per cycle of the processor: 4 up to Cascade Lake, 5 on Ice Lake, 6 on Sapphire Rapids and on Zen
+    /// to Zen 4, 8 on Zen 5  [default: this processor's; of a file, the value in it; else 4]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16))]
     pub slots: Option<u32>,
     /// Print one JSON object

@@ -5,8 +5,8 @@ use crate::api::{self, client};
 use crate::cli::profile::ProfileArgs;
 use crate::config::count;
 use anyhow::{Context as _, bail};
-use bywash_measure::pmu::ThreadCounters;
-use bywash_measure::topdown::{Analysis, Counts, Event, analyse};
+use bywash_measure::pmu::{ThreadCounters, slots_per_cycle};
+use bywash_measure::topdown::{Analysis, analyse};
 use std::time::{Duration, Instant};
 
 /// Name of the stage for busy cycles that no stage accounts for: polling idle ports, housekeeping, reading the clock.
@@ -16,7 +16,7 @@ pub const OTHER: &str = "other";
 pub fn report(args: &ProfileArgs) -> anyhow::Result<Report> {
     let before: Vec<api::Worker> = client::ask(&args.socket)?;
     let workers = chosen(&before, args.worker)?;
-    let mut report = Report::new("live".into(), "tsc", args.slots.map(f64::from));
+    let mut report = Report::new("live".into(), "tsc", args.slots.map(f64::from).or_else(slots_per_cycle));
     let mut counters: Vec<Option<ThreadCounters>> = vec![];
     for worker in &workers {
         counters.push(match ThreadCounters::open(worker.thread as i32) {
@@ -39,14 +39,14 @@ pub fn report(args: &ProfileArgs) -> anyhow::Result<Report> {
         let now = after.iter().find(|now| now.id == id);
         let now = now.context("a worker has disappeared: was the instance restarted?")?;
         let counts = counters.map(ThreadCounters::read).transpose().context("cannot read the hardware counters")?;
-        let mut entry = difference(worker, now, counts.as_ref().and_then(width).unwrap_or(report.slots_per_cycle))?;
-        if let Some(counts) = counts {
-            match analyse(&counts, report.slots_per_cycle) {
-                Ok(analysis) => entry.counters = Some(analysis),
-                Err(why) => report.missing.push(format!("worker {id}: {why}")),
-            }
-        }
-        report.workers.push(entry);
+        let counters = counts.map(|counts| analyse(&counts, report.slots_per_cycle)).transpose();
+        let counters = counters.unwrap_or_else(|why| {
+            report.missing.push(format!("worker {id}: {why}"));
+            None
+        });
+        let width = counters.as_ref().map_or(report.slots_per_cycle, |counters| counters.slots_per_cycle);
+        let entry = difference(worker, now, width, &mut report.missing)?;
+        report.workers.push(Worker { counters, ..entry });
     }
     report.missing.dedup();
     if report.workers.iter().any(|worker| worker.counters.is_some()) {
@@ -70,14 +70,14 @@ fn chosen(workers: &[api::Worker], wanted: Option<u64>) -> anyhow::Result<Vec<&a
     Ok(chosen)
 }
 
-/// Returns the number of slots per cycle, if the processor counts both.
-fn width(counts: &Counts) -> Option<f64> {
-    let (slots, cycles) = counts.get(Event::Slots).zip(counts.get(Event::Cycles))?;
-    (cycles > 0.0).then(|| (slots / cycles).round())
-}
-
-/// Returns the difference between two samples of a worker, on a processor with `width` slots per cycle.
-fn difference(before: &api::Worker, after: &api::Worker, width: f64) -> anyhow::Result<Worker> {
+/// Returns the difference between two samples of a worker, on a processor with `width` slots per cycle. Adds to
+/// `missing` why a stage's counters cannot be right.
+fn difference(
+    before: &api::Worker,
+    after: &api::Worker,
+    width: f64,
+    missing: &mut Vec<String>,
+) -> anyhow::Result<Worker> {
     let grown = |was: u64, is: u64| is.checked_sub(was).context("counters have decreased: was the instance restarted?");
     let mut stages = vec![];
     for (was, is) in before.stages.iter().zip(&after.stages) {
@@ -88,7 +88,10 @@ fn difference(before: &api::Worker, after: &api::Worker, width: f64) -> anyhow::
             for (now, then) in counted.iter_mut().zip(was.counted.unwrap_or_default()) {
                 *now = grown(then, *now)?;
             }
-            stage.counters = Analysis::of_stage(counted, width);
+            stage.counters = Analysis::of_stage(counted, width).unwrap_or_else(|why| {
+                missing.push(format!("worker {}, {}: {why}", after.id, stage.stage));
+                None
+            });
         }
         stages.push(stage);
     }
@@ -127,7 +130,9 @@ mod tests {
             serde_json::from_value(worker).unwrap()
         };
         let mut report = Report::new("live".into(), "tsc", None);
-        report.workers.push(difference(&look(1), &look(3), 5.0).unwrap());
+        let mut missing = vec![];
+        report.workers.push(difference(&look(1), &look(3), 5.0, &mut missing).unwrap());
+        assert!(missing.is_empty(), "{missing:?}");
         report.finish();
         let worker = &report.workers[0];
         assert_eq!((worker.busy_percent, worker.packets, worker.cycles), (Some(50.0), Some(128), 1000.0));
@@ -142,6 +147,10 @@ mod tests {
         assert_eq!(worker.stages[0].counters, None);
         let hot = report.hot.unwrap();
         assert_eq!((hot.stage.as_str(), hot.worker, hot.percent), ("lookup", Some(0), 60.0));
-        assert!(difference(&look(3), &look(1), 5.0).unwrap_err().to_string().contains("restarted"));
+        let restarted = difference(&look(3), &look(1), 5.0, &mut missing).unwrap_err().to_string();
+        assert!(restarted.contains("restarted"), "{restarted}");
+        let narrow = difference(&look(1), &look(3), 2.0, &mut missing).unwrap();
+        assert_eq!(narrow.stages[1].counters, None);
+        assert!(missing[0].starts_with("worker 0, lookup: retiring, with 2 slots a cycle,"), "{missing:?}");
     }
 }

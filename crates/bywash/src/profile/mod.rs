@@ -23,6 +23,7 @@ struct Report {
     seconds: Option<f64>,
     /// Unit of cycles: `tsc` or `core`.
     clock: &'static str,
+    /// Slots per cycle of the processor, where its counters do not count them.
     slots_per_cycle: f64,
     workers: Vec<Worker>,
     /// Stage to optimize first.
@@ -135,10 +136,10 @@ impl Report {
     fn finish(&mut self) {
         for worker in &mut self.workers {
             worker.cycles = worker.stages.iter().map(|stage| stage.cycles).sum();
-            worker.meaning = worker.counters.iter().flat_map(|c| meaning(c, self.slots_per_cycle)).collect();
+            worker.meaning = worker.counters.iter().flat_map(meaning).collect();
             for stage in &mut worker.stages {
                 stage.percent = 100.0 * stage.cycles / worker.cycles.max(1.0);
-                stage.meaning = stage.counters.iter().flat_map(|c| meaning(c, self.slots_per_cycle)).collect();
+                stage.meaning = stage.counters.iter().flat_map(meaning).collect();
             }
         }
         self.hot = self.hottest();

@@ -22,6 +22,9 @@ pub fn report(path: &Path, args: &ProfileArgs) -> anyhow::Result<Report> {
     for unit in units {
         let analysis =
             analyse(&unit.counts, report.slots_per_cycle).map_err(|why| anyhow!("{name}: {}", unit.explain(&why)))?;
+        if width.is_none() {
+            report.slots_per_cycle = analysis.slots_per_cycle;
+        }
         let called = if unit.name.is_empty() { "all" } else { &unit.name };
         if analysis.slots.is_none() {
             without.push(called);

@@ -4,7 +4,7 @@ use super::Event;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Pipeline slots per cycle of the processors that the formulas apply to: Sandy Bridge to Cascade Lake.
+/// Pipeline slots per cycle of the processors that the formulas were written for: Sandy Bridge to Cascade Lake.
 pub const SLOTS_PER_CYCLE: f64 = 4.0;
 /// Tolerance for shares outside of 0 to 1, because counters are not read at one instant.
 const SLACK: f64 = 0.02;
@@ -77,6 +77,8 @@ pub struct Analysis {
     pub instructions: Option<f64>,
     /// Cycles per instruction.
     pub cpi: Option<f64>,
+    /// Pipeline slots per cycle: counted if the processor counts its slots, else as given.
+    pub slots_per_cycle: f64,
     /// Share of the slots used by uops that retired, also where the other shares are not known.
     pub retiring: Option<f64>,
     /// Shares of the pipeline slots.
@@ -122,7 +124,7 @@ const FORMULAS: [Event; 4] = [Event::NotDelivered, Event::Issued, Event::Retired
 const OWN: [Event; 5] =
     [Event::Slots, Event::FrontEndSlots, Event::BadSpeculationSlots, Event::RetiringSlots, Event::BackEndSlots];
 
-/// Analyses counts from a processor with `width` slots per cycle.
+/// Analyses counts from a processor with `width` slots per cycle; where slots and cycles were counted, these say so.
 ///
 /// # Errors
 /// [`AnalysisError`] if cycles were not counted, if only some of the events of a formula were, or if a share exceeds
@@ -148,9 +150,11 @@ pub fn analyse(counts: &Counts, width: f64) -> Result<Analysis, AnalysisError> {
             None => (None, false),
         },
     };
+    let counted = slots.filter(|_| own_metrics).zip(counts.get(Event::Cycles));
     Ok(Analysis {
         cycles,
         instructions,
+        slots_per_cycle: counted.map_or(width, |(slots, cycles)| (slots / cycles).round().max(1.0)),
         cpi: instructions.filter(|n| *n > 0.0).map(|n| cycles / n),
         retiring: shares.map(|shares| shares.retiring),
         slots: shares,
@@ -162,16 +166,25 @@ pub fn analyse(counts: &Counts, width: f64) -> Result<Analysis, AnalysisError> {
 impl Analysis {
     /// Creates the analysis of a stage from its core cycles, its instructions and the slots of its retired uops, on a
     /// processor with `width` slots per cycle; `None` if nothing was counted.
-    pub fn of_stage([cycles, instructions, retired]: [u64; 3], width: f64) -> Option<Self> {
-        (cycles > 0 && instructions > 0).then(|| Self {
+    ///
+    /// # Errors
+    /// [`AnalysisError::Impossible`] if more slots retired a uop than the cycles had.
+    pub fn of_stage([cycles, instructions, retired]: [u64; 3], width: f64) -> Result<Option<Self>, AnalysisError> {
+        if cycles == 0 || instructions == 0 {
+            return Ok(None);
+        }
+        let what = format!("retiring, with {width} slots a cycle,");
+        let retiring = share(Event::Retired, &what, retired as f64 / (width * cycles as f64))?;
+        Ok(Some(Self {
             cycles: cycles as f64,
             instructions: Some(instructions as f64),
             cpi: Some(cycles as f64 / instructions as f64),
-            retiring: Some(retired as f64 / (width * cycles as f64)),
+            slots_per_cycle: width,
+            retiring: Some(retiring),
             slots: None,
             own_metrics: false,
             memory: None,
-        })
+        }))
     }
 }
 
@@ -292,8 +305,9 @@ mod tests {
         for (event, n) in OWN.into_iter().zip([6000.0, 600.0, 300.0, 4200.0, 900.0]) {
             all.add(event, n);
         }
-        let got = analyse(&all, 6.0).unwrap();
-        assert!(got.own_metrics && got.slots.unwrap().retiring == 0.7, "{got:?}");
+        // The given width is wrong; 6000 slots in 1000 cycles were counted.
+        let got = analyse(&all, 4.0).unwrap();
+        assert!(got.own_metrics && got.slots.unwrap().retiring == 0.7 && got.slots_per_cycle == 6.0, "{got:?}");
         all.add(Event::BackEndSlots, 900.0);
         let why = analyse(&all, 6.0).unwrap_err().to_string();
         assert!(why.contains("6900 of 6000 slots"), "{why}");
@@ -311,5 +325,14 @@ mod tests {
         (wrong[3].1, wrong[4].1) = (9000.0, 9000.0);
         assert!(why(&wrong).starts_with("retiring would be 225.0 % (by UOPS_RETIRED.RETIRE_SLOTS)"), "{}", why(&wrong));
         assert!(why(&[(Event::Cycles, 0.0)]).contains("is 0"));
+    }
+
+    #[test]
+    fn stage_by_hand() {
+        let got = Analysis::of_stage([100, 200, 480], 8.0).unwrap().unwrap();
+        assert_eq!((got.cpi, got.retiring, got.slots_per_cycle), (Some(0.5), Some(0.6), 8.0));
+        assert_eq!(Analysis::of_stage([0, 0, 0], 8.0), Ok(None));
+        let why = Analysis::of_stage([100, 200, 480], 4.0).unwrap_err().to_string();
+        assert!(why.starts_with("retiring, with 4 slots a cycle, would be 120.0 %"), "{why}");
     }
 }

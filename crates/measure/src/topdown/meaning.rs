@@ -19,8 +19,8 @@ pub fn healthy(analysis: &Analysis) -> bool {
     retiring && analysis.cpi.is_none_or(|cpi| cpi <= ACCEPTABLE_CPI)
 }
 
-/// Returns a sentence for each notable figure, the most important first. `width`: slots per cycle.
-pub fn meaning(analysis: &Analysis, width: f64) -> Vec<String> {
+/// Returns a sentence for each notable figure, the most important first.
+pub fn meaning(analysis: &Analysis) -> Vec<String> {
     let mut said = vec![];
     if let Some(share) = analysis.retiring {
         let retiring = 100.0 * share;
@@ -32,7 +32,7 @@ pub fn meaning(analysis: &Analysis, width: f64) -> Vec<String> {
         });
     }
     if let Some(cpi) = analysis.cpi {
-        let least = 1.0 / width;
+        let least = 1.0 / analysis.slots_per_cycle;
         said.push(if cpi <= ACCEPTABLE_CPI {
             format!("CPI {cpi:.3}: acceptable (at most 1.0; the minimum is {least:.2})")
         } else {
@@ -101,6 +101,7 @@ mod tests {
             cycles: 1.0,
             instructions: Some(1.0 / cpi),
             cpi: Some(cpi),
+            slots_per_cycle: 4.0,
             retiring: Some(retiring),
             slots: Some(slots),
             own_metrics: false,
@@ -111,12 +112,14 @@ mod tests {
     #[test]
     fn the_document_s_cases() {
         let before = analysis(0.055, 0.93, 4.921);
-        let said = meaning(&before, 4.0).join("\n");
+        let said = meaning(&before).join("\n");
         assert!(
             !healthy(&before) && said.contains("below the 70 %") && said.contains("back-end bound (93.0 %)"),
             "{said}"
         );
         assert!(said.contains("CPI 4.921: above the acceptable 1.0 (the minimum is 0.25)"), "{said}");
+        let wider = meaning(&Analysis { slots_per_cycle: 5.0, ..before.clone() }).join("\n");
+        assert!(wider.contains("(the minimum is 0.20)"), "{wider}");
         let mut stalled = before;
         let none = None;
         stalled.memory = Some(Levels {
@@ -126,9 +129,9 @@ mod tests {
             dram_bound: none,
             store_bound: none,
         });
-        assert!(meaning(&stalled, 4.0).join("\n").contains("60.0 % of cycles wait at L1"));
+        assert!(meaning(&stalled).join("\n").contains("60.0 % of cycles wait at L1"));
         let good = analysis(0.72, 0.2, 0.6);
-        assert!(healthy(&good) && meaning(&good, 4.0)[0].contains("healthy (70 %"));
+        assert!(healthy(&good) && meaning(&good)[0].contains("healthy (70 %"));
         assert!(!healthy(&analysis(0.72, 0.2, 1.108)));
     }
 }
