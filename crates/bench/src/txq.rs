@@ -1,10 +1,10 @@
 //! Benchmark of TX queues: one worker's flow switch sends to a port, either all packets of a burst together or those of
-//! each flow separately.
+//! each flow separately, and these by a queue or at once.
 //!
 //! The traffic alternates between one source address per flow, so that a burst contains packets of as many flows as
 //! possible. Each address matches a flow of its own, and all flows lead to one port.
 
-use crate::args::{OnOff, frames, number, size};
+use crate::args::{frames, number, size};
 use crate::stages::{self, Stage};
 use bywash_config::count;
 use bywash_engine::{Idle, PortId, PortTable, Worker, WorkerConfig};
@@ -36,10 +36,10 @@ pub struct TxqArgs {
     /// Flow counts to measure; each flow has its own source address, used in turn
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1,4,16,64", value_parser = txq_flows)]
     pub flows: Vec<usize>,
-    /// Send all packets for a port together (on), or each flow's packets immediately (off)  [default: measure both in
-    /// turn]
-    #[arg(long, value_name = "on|off", hide_possible_values = true)]
-    pub coalesce: Option<OnOff>,
+    /// Send all packets for a port together (on), each flow's packets by the TX queue (queue), or each flow's packets
+    /// immediately (off)  [default: measure all three in turn]
+    #[arg(long, value_name = "on|queue|off", hide_possible_values = true)]
+    pub coalesce: Option<Coalesce>,
     /// Kind of egress port
     #[arg(long, value_name = "PORT", default_value = "pair")]
     pub port: TxqPort,
@@ -61,7 +61,7 @@ pub struct TxqArgs {
     /// Number of buffers in the pool
     #[arg(long, value_name = "N", default_value_t = 16384, value_parser = frames)]
     pub frames: usize,
-    /// Number of rounds, each measuring on and off; the result is the median
+    /// Number of rounds, each measuring on, queue and off; the result is the median
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=1000))]
     pub rounds: u64,
     /// Length of each measurement, in milliseconds
@@ -74,6 +74,33 @@ pub struct TxqArgs {
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
+}
+
+/// How the packets of a burst get to their port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Coalesce {
+    /// All packets for a port together, through its TX queue
+    On,
+    /// The packets of each flow separately, through the port's TX queue
+    Queue,
+    /// The packets of each flow separately, without waiting for others
+    Off,
+}
+
+impl Coalesce {
+    /// All ways, in the order of the report.
+    const ALL: [Self; 3] = [Self::On, Self::Queue, Self::Off];
+}
+
+impl std::fmt::Display for Coalesce {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(match self {
+            Self::On => "on",
+            Self::Queue => "queue",
+            Self::Off => "off",
+        })
+    }
 }
 
 /// Egress port of `bywash bench txq`.
@@ -129,7 +156,7 @@ struct Figures {
     rounds: u64,
     /// One row for each flow count and mode: the round with the median rate.
     rows: Vec<Row>,
-    /// Comparison of on and off if both were measured: medians of the rounds.
+    /// Comparison of the others with off if all were measured: medians of the rounds.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     compared: Vec<Compared>,
 }
@@ -137,7 +164,7 @@ struct Figures {
 #[derive(Clone, Serialize)]
 struct Row {
     flows: usize,
-    coalesce: OnOff,
+    coalesce: Coalesce,
     /// Packets that arrived at the other end of the port, in millions per second.
     mpps: f64,
     cycles_per_packet: f64,
@@ -157,15 +184,17 @@ struct Row {
 #[derive(Serialize)]
 struct Compared {
     flows: usize,
-    /// Ratio of the packet rates, on to off.
+    /// The way that is compared with off.
+    coalesce: Coalesce,
+    /// Ratio of the packet rates, this to off.
     mpps_ratio: f64,
-    /// Ratio of the send calls per packet, off to on.
+    /// Ratio of the send calls per packet, off to this.
     send_calls_cut: f64,
 }
 
 /// Runs `bywash bench txq`.
 pub fn run(args: &TxqArgs) -> anyhow::Result<()> {
-    let settings = args.coalesce.map_or(vec![OnOff::On, OnOff::Off], |one| vec![one]);
+    let settings = args.coalesce.map_or(Coalesce::ALL.to_vec(), |one| vec![one]);
     let lab = (args.port == TxqPort::Veth).then(Lab::new).transpose()?.map(Arc::new);
     let (mut rows, mut compared) = (vec![], vec![]);
     for &flows in &args.flows {
@@ -178,20 +207,21 @@ pub fn run(args: &TxqArgs) -> anyhow::Result<()> {
             }
             let one = |coalesce| measure(args, flows, coalesce, lab.as_ref());
             let mut round = order.into_iter().map(one).collect::<anyhow::Result<Vec<_>>>()?;
-            round.sort_by_key(|row| row.coalesce == OnOff::Off);
+            round.sort_by_key(|row| row.coalesce as u8);
             rounds.push(round);
         }
         for at in 0..settings.len() {
             rows.extend(super::middle(rounds.iter().map(|round| round[at].clone()), |row| row.mpps));
         }
-        if settings.len() == 2 {
-            let ratio = |of: fn(&Row) -> f64, over: usize| {
-                super::median(rounds.iter().map(|round| of(&round[1 - over]) / of(&round[over]))).unwrap_or(f64::NAN)
+        for (at, &coalesce) in settings.iter().enumerate().take(settings.len() - 1) {
+            let ratio = |of: fn(&[Row], usize) -> f64| {
+                super::median(rounds.iter().map(|round| of(round, at))).unwrap_or(f64::NAN)
             };
             compared.push(Compared {
                 flows,
-                mpps_ratio: ratio(|row| row.mpps, 1),
-                send_calls_cut: ratio(|row| row.send_calls_per_packet, 0),
+                coalesce,
+                mpps_ratio: ratio(|round, at| round[at].mpps / round[2].mpps),
+                send_calls_cut: ratio(|round, at| round[2].send_calls_per_packet / round[at].send_calls_per_packet),
             });
         }
     }
@@ -233,8 +263,9 @@ fn print(f: &Figures) {
     }
     for c in &f.compared {
         println!(
-            "{}: on has {:.2} x the rate of off, with 1/{:.1} of the send calls",
+            "{}: {} has {:.2} x the rate of off, with 1/{:.1} of the send calls",
             count(c.flows, "flow"),
+            c.coalesce,
             c.mpps_ratio,
             c.send_calls_cut
         );
@@ -402,7 +433,7 @@ struct Sample {
     stages: StageSample,
 }
 
-fn measure(args: &TxqArgs, flows: usize, coalesce: OnOff, lab: Option<&Arc<Lab>>) -> anyhow::Result<Row> {
+fn measure(args: &TxqArgs, flows: usize, coalesce: Coalesce, lab: Option<&Arc<Lab>>) -> anyhow::Result<Row> {
     let allowed = bywash_config::Host::this().allowed;
     let cpus = [allowed.first().copied(), allowed.get(1).or(allowed.first()).copied()];
     let arena = Arena::new(ArenaConfig { cells: args.frames, ..Default::default() })?;
@@ -418,8 +449,10 @@ fn measure(args: &TxqArgs, flows: usize, coalesce: OnOff, lab: Option<&Arc<Lab>>
     control.commit();
     let mut switch = control.worker(CacheConfig { insert_one_in: 1, ..CacheConfig::default() }, random_seed());
     let mut queue = TxQueueConfig { burst: args.burst, deadline_us: args.deadline_us };
-    if coalesce == OnOff::Off {
+    if coalesce != Coalesce::On {
         switch = switch.sending_by_flow();
+    }
+    if coalesce == Coalesce::Off {
         queue.burst = 1;
     }
 
