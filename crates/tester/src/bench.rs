@@ -82,6 +82,18 @@ pub struct Lane {
     pub burst: u64,
     /// Change of rate: frame number from which on it applies, and the new rate in frames per second.
     pub change: Option<(u64, f64)>,
+    /// Share of the trial's [`Length::Frames`] that the lane sends, so that slower lanes end with the others.
+    pub share: f64,
+}
+
+impl Lane {
+    /// Returns how long the lane sends in a trial of this length.
+    fn length(&self, trial: Length) -> Length {
+        match trial {
+            Length::Frames(frames) => Length::Frames((frames as f64 * self.share).round() as u64),
+            time => time,
+        }
+    }
 }
 
 /// Callback in the middle of a trial, given the bench's devices and the time in nanoseconds.
@@ -379,7 +391,7 @@ impl Bench {
                     let (_, source) = source.as_mut()?;
                     let lane = &trial.lanes[i];
                     let (templates, stream) = (lane.templates.clone(), first.wrapping_add(i as u16));
-                    let task = Task { templates, stream, pps: lane.pps, length: trial.length };
+                    let task = Task { templates, stream, pps: lane.pps, length: lane.length(trial.length) };
                     let stop = &stop;
                     Some(scope.spawn(move || source.send(&task, stop)))
                 })
@@ -511,7 +523,7 @@ struct Run {
 impl Run {
     fn new(bench: &Bench, trial: &Trial<'_>, first: u16, sources: &[Option<(usize, Box<dyn Source>)>]) -> Self {
         let sender = |(i, lane): (usize, &Lane)| {
-            let frames = match (trial.length, lane.pps) {
+            let frames = match (lane.length(trial.length), lane.pps) {
                 (Length::Frames(frames), _) => frames,
                 (Length::Time(ns), Some(pps)) => (pps * ns as f64 / 1e9).round().max(1.0) as u64,
                 (Length::Time(_), None) => u64::MAX,

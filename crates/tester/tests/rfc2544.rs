@@ -101,6 +101,14 @@ fn generator(mut slow_trials: usize) -> impl FnMut(f64) -> f64 {
     }
 }
 
+/// The lane with the slower link is asked for a tenth, and sends four fifths of that: the rate is four fifths, too.
+#[test]
+fn slower_links_count_by_their_share() {
+    let (size, _) = run(Test::Loss, |want| vec![lane(want.pps, want.pps), lane(0.1 * want.pps, 0.08 * want.pps)]);
+    let pps = size.loss.unwrap()[0].pps;
+    assert!((pps / (0.8 * HIGHEST) - 1.0).abs() < 1e-9, "{pps}");
+}
+
 #[test]
 fn a_generator_that_is_too_slow_is_named_with_each_result() {
     // A slow trial is repeated: it is no limit if the generator then reaches the rate.

@@ -28,7 +28,7 @@ fn bench(pools: &Arc<PoolSet>, planted: Planted) -> Bench {
 
 fn lane(pps: f64) -> Lane {
     let templates = Arc::new(Stream { flows: 16, ..Stream::default() }.templates().unwrap());
-    Lane { from: 0, to: Some(1), templates, pps: Some(pps), burst: 1, change: None }
+    Lane { from: 0, to: Some(1), templates, pps: Some(pps), burst: 1, change: None, share: 1.0 }
 }
 
 fn run(bench: &mut Bench, lanes: Vec<Lane>, length: Length) -> Result<Vec<LaneResult>, TrialError> {

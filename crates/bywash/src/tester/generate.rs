@@ -88,7 +88,7 @@ pub fn run(args: &GenArgs) -> anyhow::Result<()> {
         };
         let pps = args.rate.pps(templates.mean_size(), ports::speed(name));
         let pps = pps.map_err(|why| Usage(format!("interface `{name}`: {why}")))?;
-        Ok(Lane { from, to, templates, pps, burst: args.burst as u64, change: None })
+        Ok(Lane { from, to, templates, pps, burst: args.burst as u64, change: None, share: 1.0 })
     });
     let lanes = lanes.collect::<anyhow::Result<Vec<Lane>>>()?;
     let sizes: Vec<f64> = lanes.iter().map(|lane| lane.templates.mean_size()).collect();

@@ -8,7 +8,7 @@ use crate::error::Usage;
 use crate::stdout::stdout;
 use anyhow::{Context as _, bail, ensure};
 use bywash_frame::{Arena, ArenaConfig, Buffers, PoolConfig, PoolSet};
-use bywash_tester::rfc2544::{Plan, Report, Rig, SizeReport, Test, Want, html};
+use bywash_tester::rfc2544::{Plan, Report, Rig, SizeReport, Test, Together, Want, html};
 use bywash_tester::{
     Bench, Device, LEARNING, Lane, LaneResult, Planted, Rate, Sizes, Stamp, Stream, Templates, Trial, TrialError,
 };
@@ -35,7 +35,7 @@ const DESCRIBED: &str = "docs/user-guide.md describes the file";
 struct File {
     #[serde(default)]
     title: String,
-    /// Maximum rate to try, in each direction.
+    /// Maximum rate to try, in each direction. A percentage is one of each direction's own link rate.
     #[serde(default)]
     max_rate: Option<String>,
     /// Link rate, if the driver does not report it.
@@ -261,6 +261,8 @@ struct PairDirection {
     from: usize,
     to: usize,
     stream: Stream,
+    /// Rate of its links in bits per second, the slower one's; `None` if not known.
+    line: Option<f64>,
 }
 
 /// Bench that performs the trials.
@@ -269,7 +271,6 @@ struct BenchRig {
     directions: Vec<PairDirection>,
     plan: Plan,
     rate: Rate,
-    line: Option<f64>,
     reset: Option<String>,
     reset_ms: u64,
     stop: Arc<AtomicBool>,
@@ -291,24 +292,20 @@ fn rates(file: &File) -> anyhow::Result<(Rate, Option<f64>)> {
     Ok((rate, line))
 }
 
-/// Returns the rate of the ports' links in bits per second, as far as it is known. All directions are tested at one
-/// rate: with links of different rates, the slower ones would lose what the faster ones carry.
-fn common_speed<'a>(ports: impl Iterator<Item = (&'a str, Option<f64>)>) -> Result<Option<f64>, Usage> {
-    let known: Vec<(&str, f64)> = ports.filter_map(|(name, speed)| Some((name, speed?))).collect();
-    let by_speed = |one: &&(&str, f64), other: &&(&str, f64)| one.1.total_cmp(&other.1);
-    let Some((slow, fast)) = known.iter().min_by(by_speed).zip(known.iter().max_by(by_speed)) else { return Ok(None) };
-    if slow.1 == fast.1 {
-        return Ok(Some(slow.1));
+/// Returns the line rate of each direction from one port to another, that of the slower link; `None` if no rate is
+/// known. A rate that is not known is that of the others, if these are all the same.
+fn line_rates(ports: &[(&str, Option<f64>)], directions: &[(usize, usize)]) -> Result<Vec<Option<f64>>, Usage> {
+    let first = ports.iter().find_map(|(_, speed)| *speed);
+    let same = ports.iter().all(|(_, speed)| speed.is_none() || *speed == first);
+    let unknown = ports.iter().find(|(_, speed)| speed.is_none());
+    if let (Some((name, _)), false) = (unknown, same) {
+        return Err(Usage(format!(
+            "the rate of `{name}`'s link is not known, and the others have different rates: set line_rate, such as \
+             \"1gbps\", or test them one by one"
+        )));
     }
-    let gbps = |speed: f64| format!("{}gbps", speed / 1e9);
-    Err(Usage(format!(
-        "the ports' links have different rates: {} {}, {} {}: set line_rate, such as \"{}\", or test them one by one",
-        slow.0,
-        gbps(slow.1),
-        fast.0,
-        gbps(fast.1),
-        gbps(slow.1)
-    )))
+    let speed = |port: usize| ports[port].1.or(first);
+    Ok(directions.iter().map(|(from, to)| speed(*from).zip(speed(*to)).map(|(from, to)| from.min(to))).collect())
 }
 
 /// Sets up the bench on the tester's own simulated device.
@@ -328,9 +325,9 @@ fn own(file: &File, stop: Arc<AtomicBool>) -> anyhow::Result<BenchRig> {
     let (inside, left, right) = Device::new(planted, 1);
     let (from, to) = (bench.add("left", Box::new(left)), bench.add("right", Box::new(right)));
     bench.add_device(inside);
-    let directions = vec![PairDirection { from, to, stream: Stream::default() }];
+    let directions = vec![PairDirection { from, to, stream: Stream::default(), line }];
     let (plan, reset_ms) = (file.plan.clone(), device.reset_ms);
-    let benched = BenchRig { bench, directions, plan, rate, line, reset: None, reset_ms, stop, _ports: None };
+    let benched = BenchRig { bench, directions, plan, rate, reset: None, reset_ms, stop, _ports: None };
     benched.check()?;
     Ok(benched)
 }
@@ -349,13 +346,21 @@ fn interfaces(file: &File, stop: Arc<AtomicBool>) -> anyhow::Result<BenchRig> {
         .map(|pair| Ok([gateway(pair.gateway)?, gateway(pair.reverse_gateway)?]))
         .collect::<anyhow::Result<_>>()?;
     let opened = ports::open(&wanted, longest)?;
-    let line = match (line, rate) {
-        // Only a percentage needs the link's rate.
-        (None, Rate::Percent(_)) => {
-            common_speed(wanted.iter().map(|port| (port.name.as_str(), ports::speed(&port.name))))?
-        }
-        (line, _) => line,
+    let speeds: Vec<_> = wanted.iter().map(|port| (port.name.as_str(), line.or(ports::speed(&port.name)))).collect();
+    let ends: Vec<(usize, usize)> = file
+        .pairs
+        .iter()
+        .enumerate()
+        .flat_map(|(i, pair)| {
+            [(2 * i + 1, 2 * i)].into_iter().filter(|_| pair.bidirectional).chain([(2 * i, 2 * i + 1)])
+        })
+        .collect();
+    let lines = match line_rates(&speeds, &ends) {
+        // Only a percentage needs the links' rates.
+        Err(_) if !matches!(rate, Rate::Percent(_)) => vec![None; ends.len()],
+        lines => lines?,
     };
+    let mut lines = lines.into_iter();
     let mac = |port: usize| MacAddr(opened.links[port].mac);
     let mut directions = vec![];
     for (i, pair) in file.pairs.iter().enumerate() {
@@ -372,13 +377,13 @@ fn interfaces(file: &File, stop: Arc<AtomicBool>) -> anyhow::Result<BenchRig> {
         if pair.bidirectional {
             let (src_mac, dst_mac) = (mac(to), back.unwrap_or(mac(from)));
             let stream = Stream { src: dst, dst: src, src_mac, dst_mac, ..stream.clone() };
-            directions.push(PairDirection { from: to, to: from, stream });
+            directions.push(PairDirection { from: to, to: from, stream, line: lines.next().flatten() });
         }
-        directions.push(PairDirection { from, to, stream });
+        directions.push(PairDirection { from, to, stream, line: lines.next().flatten() });
     }
     let (bench, held) = (opened.bench, opened.held);
     let (plan, reset) = (file.plan.clone(), file.reset.clone());
-    let benched = BenchRig { bench, directions, plan, rate, line, reset, reset_ms: 0, stop, _ports: Some(held) };
+    let benched = BenchRig { bench, directions, plan, rate, reset, reset_ms: 0, stop, _ports: Some(held) };
     benched.check()?;
     Ok(benched)
 }
@@ -387,13 +392,27 @@ impl BenchRig {
     /// Checks that the highest rate is known and that frames of all sizes can be sent: an error of the last size would
     /// otherwise come only after the trials of all others.
     fn check(&self) -> anyhow::Result<()> {
-        self.rate.pps(64.0, self.line).map_err(|why| Usage(format!("max_rate: {why}, or set line_rate")))?;
+        self.rate.pps(64.0, self.fastest()).map_err(|why| Usage(format!("max_rate: {why}, or set line_rate")))?;
         for size in &self.plan.sizes {
             for (port, frame) in self.learning_frames(*size)? {
                 self.bench.check_length(port, frame.len())?;
             }
         }
         Ok(())
+    }
+
+    /// Returns the highest of the directions' line rates.
+    fn fastest(&self) -> Option<f64> {
+        self.directions.iter().filter_map(|direction| direction.line).max_by(f64::total_cmp)
+    }
+
+    /// Returns the rate in a direction, as a share of that on the fastest links: less only if the highest rate is a
+    /// percentage.
+    fn share(&self, direction: &PairDirection) -> f64 {
+        match (self.rate, direction.line.zip(self.fastest())) {
+            (Rate::Percent(_), Some((line, fastest))) => line / fastest,
+            _ => 1.0,
+        }
     }
 
     fn templates(&self, size: usize) -> Result<Vec<Arc<Templates>>, TrialError> {
@@ -423,7 +442,14 @@ impl BenchRig {
 
 impl Rig for BenchRig {
     fn highest(&self, size: usize) -> f64 {
-        self.rate.pps(size as f64, self.line).ok().flatten().unwrap_or(1.0)
+        self.rate.pps(size as f64, self.fastest()).ok().flatten().unwrap_or(1.0)
+    }
+
+    fn together(&self) -> Together {
+        Together {
+            directions: self.directions.iter().map(|direction| self.share(direction)).sum(),
+            line: self.directions.iter().map(|direction| direction.line).sum(),
+        }
     }
 
     fn trial(&mut self, want: &Want) -> Result<Vec<LaneResult>, TrialError> {
@@ -432,13 +458,17 @@ impl Rig for BenchRig {
             self.bench.send_learning(&learning_frames);
         }
         self.bench.settle(LEARNING_WAIT);
-        let lanes = self.directions.iter().zip(self.templates(want.size)?).map(|(direction, templates)| Lane {
+        let shares: Vec<f64> = self.directions.iter().map(|direction| self.share(direction)).collect();
+        let least = shares.iter().copied().fold(1.0, f64::min);
+        let each = self.directions.iter().zip(self.templates(want.size)?).zip(shares);
+        let lanes = each.map(|((direction, templates), share)| Lane {
             from: direction.from,
             to: Some(direction.to),
             templates,
-            pps: Some(want.pps),
+            pps: Some(want.pps * share),
             burst: 1,
-            change: want.change,
+            change: want.change.map(|(at, pps)| ((at as f64 * share).round() as u64, pps * share)),
+            share,
         });
         let (command, reset_ms) = (self.reset.clone(), self.reset_ms);
         let mut child = None;
@@ -451,7 +481,7 @@ impl Rig for BenchRig {
             lanes: lanes.collect(),
             length: want.length,
             drain: (self.plan.drain * 1e9) as u64,
-            catch_up: CATCH_UP.0.max((CATCH_UP.1 * 1e9 / want.pps) as u64),
+            catch_up: CATCH_UP.0.max((CATCH_UP.1 * 1e9 / (want.pps * least)) as u64),
             event: want.reset.then_some((half, &mut reset)),
             stop: &self.stop,
             progress: &mut |_, _| {},
@@ -502,6 +532,12 @@ fn table(report: &Report) -> anyhow::Result<()> {
             let least = if t.generator_was_the_limit { "at least " } else { "" };
             let (pps, bits) = (print::scaled(t.pps), print::scaled(t.bits));
             writeln!(out, "  throughput    {least}{pps}pps, {bits}bit/s on the wire, {:.2} %", t.percent)?;
+            if let Some(sum) = t.sum.filter(|sum| sum.pps > t.pps) {
+                let (pps, bits) = (print::scaled(sum.pps), print::scaled(sum.bits));
+                let of =
+                    sum.line_percent.map_or(String::new(), |percent| format!(", {percent:.2} % of the line rates"));
+                writeln!(out, "  all together  {least}{pps}pps, {bits}bit/s on the wire{of}")?;
+            }
             note(&mut out, t.generator_was_the_limit)?;
             if s.always_loses() {
                 writeln!(out, "  note          no rate without loss: latency, recovery and reset are not tested")?;
@@ -553,18 +589,45 @@ fn table(report: &Report) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bywash_tester::Length;
 
     #[test]
-    fn links_of_different_rates_are_refused() {
-        let of = |speeds: &[(&'static str, Option<f64>)]| common_speed(speeds.iter().copied());
-        assert_eq!(of(&[("a", Some(1e9)), ("b", Some(1e9)), ("c", None)]).ok(), Some(Some(1e9)));
-        assert_eq!(of(&[("a", None), ("b", Some(25e9))]).ok(), Some(Some(25e9)));
-        assert_eq!(of(&[("a", None)]).ok(), Some(None));
-        let mixed = of(&[("a", Some(10e9)), ("b", Some(10e9)), ("c", Some(2.5e9)), ("d", Some(10e9))]);
+    fn each_direction_has_the_rate_of_its_slower_link() {
+        let of = |speeds: &[Option<f64>], directions: &[(usize, usize)]| {
+            let ports: Vec<_> = ["a", "b", "c", "d"].into_iter().zip(speeds.iter().copied()).collect();
+            line_rates(&ports, directions).map_err(|why| why.0)
+        };
+        let (one, ten) = (Some(1e9), Some(10e9));
+        assert_eq!(of(&[one, ten, ten, ten], &[(0, 1), (1, 0), (2, 3)]), Ok(vec![one, one, ten]));
+        assert_eq!(of(&[one, one, None, one], &[(0, 1), (2, 3)]), Ok(vec![one, one]));
+        assert_eq!(of(&[None, None], &[(0, 1)]), Ok(vec![None]));
         assert_eq!(
-            mixed.err().unwrap().0,
-            "the ports' links have different rates: c 2.5gbps, d 10gbps: set line_rate, such as \"2.5gbps\", or test \
-             them one by one"
+            of(&[one, ten, None, ten], &[(0, 1), (2, 3)]).unwrap_err(),
+            "the rate of `c`'s link is not known, and the others have different rates: set line_rate, such as \"1gbps\", \
+             or test them one by one"
         );
+    }
+
+    /// Rate and frames of each direction of a trial follow its link, and the sum is given in percent of all links: the
+    /// published test of four ports of 1 Gbit/s and two of 10.
+    #[test]
+    fn percentage_of_different_links() {
+        let file: File = toml::from_str("max_rate = \"50%\"\nline_rate = \"10gbps\"\n[device]\n").unwrap();
+        let mut rig = own(&file, Arc::default()).unwrap();
+        let first = &rig.directions[0];
+        let another = |line| PairDirection { from: 0, to: 1, stream: first.stream.clone(), line: Some(line) };
+        let more: Vec<_> = [10e9, 1e9, 1e9, 1e9, 1e9].into_iter().map(another).collect();
+        rig.directions.extend(more);
+        let together = rig.together();
+        assert!((together.directions - 2.4).abs() < 1e-9 && together.line == Some(24e9), "{together:?}");
+        assert_eq!(rig.highest(64) as u64, 7_440_476);
+        let want = Want { size: 64, pps: 1000.0, length: Length::Frames(100), change: None, reset: false };
+        rig.plan.drain = 0.0;
+        let sent = rig.trial(&want).unwrap();
+        let asked: Vec<_> = sent.iter().map(|lane| (lane.asked_pps, lane.sent)).collect();
+        let (fast, slow) = ((Some(1000.0), 100), (Some(100.0), 10));
+        assert_eq!(asked, [fast, fast, slow, slow, slow, slow]);
+        rig.rate = Rate::Packets(1000.0);
+        assert_eq!(rig.together(), Together { directions: 6.0, line: Some(24e9) });
     }
 }

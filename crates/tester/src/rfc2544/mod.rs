@@ -91,9 +91,9 @@ impl Default for Plan {
 pub struct Want {
     /// Frame size in bytes, FCS included.
     pub size: usize,
-    /// Rate in frames per second, in each direction.
+    /// Rate in frames per second, in each direction of the fastest links; in others it is less in proportion.
     pub pps: f64,
-    /// Duration.
+    /// Duration. Frames, too, are those in each direction of the fastest links.
     pub length: Length,
     /// Change of rate: frame number from which on it applies, and the new rate in frames per second.
     pub change: Option<(u64, f64)>,
@@ -101,10 +101,24 @@ pub struct Want {
     pub reset: bool,
 }
 
+/// All directions of a benchmark taken together.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Together {
+    /// Sum of the directions' rates, in units of the rate in a direction of the fastest links.
+    pub directions: f64,
+    /// Sum of the directions' line rates in bits per second; `None` if one is not known.
+    pub line: Option<f64>,
+}
+
 /// Performs the trials of a benchmark.
 pub trait Rig {
-    /// Returns the highest rate for frames of this size, in frames per second in each direction.
+    /// Returns the highest rate for frames of this size, in frames per second in each direction of the fastest links.
     fn highest(&self, size: usize) -> f64;
+
+    /// Returns what all directions carry together.
+    fn together(&self) -> Together {
+        Together { directions: 1.0, line: None }
+    }
 
     /// Runs one trial.
     ///
@@ -129,7 +143,8 @@ pub struct Report {
     pub sizes: Vec<SizeReport>,
 }
 
-/// Results for one frame size. Rates apply to each direction of each pair of ports.
+/// Results for one frame size. Rates and frames apply to each direction of each pair of ports, or of those with the
+/// fastest links, if the highest rate is a percentage of different rates.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct SizeReport {
     /// Frame size in bytes, FCS included.
@@ -163,10 +178,24 @@ pub struct Throughput {
     pub bits: f64,
     /// Percentage of the highest rate available.
     pub percent: f64,
+    /// Sum of all directions; `None` in a report of an earlier version.
+    #[serde(default)]
+    pub sum: Option<Sum>,
     /// Set if the generator could not send faster, so that the device may be capable of more.
     pub generator_was_the_limit: bool,
     /// Rates tried, in frames per second, and the loss at each, in percent.
     pub trials: Vec<(f64, f64)>,
+}
+
+/// Throughput of all directions together.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Sum {
+    /// Rate in frames per second.
+    pub pps: f64,
+    /// Rate in bits per second on the wire, with FCS, preamble and gap.
+    pub bits: f64,
+    /// Percentage of the sum of the line rates; `None` if one is not known.
+    pub line_percent: Option<f64>,
 }
 
 /// Latency at one load.
@@ -320,7 +349,7 @@ impl SizeReport {
 
 /// Result of a trial over all lanes.
 struct Outcome {
-    /// Lowest rate sent, in frames per second.
+    /// Lowest rate sent, in frames per second, in each direction of the fastest links.
     pps: f64,
     /// Highest loss of a lane, in percent.
     loss: f64,
@@ -370,7 +399,9 @@ impl<R: Rig> Doing<'_, R> {
     fn once(&mut self, want: Want) -> Result<Outcome, TrialError> {
         let lanes = self.rig.trial(&want)?;
         let reached = |lane: &LaneResult| lane.pps_before_change.unwrap_or(lane.sent_pps);
-        let pps = lanes.iter().map(reached).fold(f64::INFINITY, f64::min);
+        // A direction with a slower link is asked for less: its share counts.
+        let of_asked = |lane: &LaneResult| reached(lane) * lane.asked_pps.map_or(1.0, |asked| want.pps / asked);
+        let pps = lanes.iter().map(of_asked).fold(f64::INFINITY, f64::min);
         let loss = lanes.iter().map(|lane| lane.loss_percent).fold(0.0, f64::max);
         // A rate within the resolution counts as reached: the search does not distinguish such rates either.
         let near = if matches!(want.length, Length::Frames(_)) { BURST } else { self.plan.resolution / 100.0 };
@@ -419,7 +450,10 @@ impl<R: Rig> Doing<'_, R> {
         })?;
         let percent = pps * 100.0 / top;
         let bits = pps * wire_bits(self.size as f64);
-        Ok(Throughput { pps, bits, percent, generator_was_the_limit: limited, trials })
+        let Together { directions, line } = self.rig.together();
+        let line_percent = line.map(|line| 100.0 * bits * directions / line);
+        let sum = Some(Sum { pps: pps * directions, bits: bits * directions, line_percent });
+        Ok(Throughput { pps, bits, percent, sum, generator_was_the_limit: limited, trials })
     }
 
     fn latency(&mut self, found: &SizeReport) -> Result<Vec<LatencyAt>, TrialError> {
