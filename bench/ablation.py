@@ -25,6 +25,8 @@ GAIN = 0.95
 TECHNIQUES = [
     ("huge pages", "forward, 131,072 buffers: 2 MiB, or 4 KiB", LARGE, ["--pages", "2m"], ["--pages", "4k"]),
     ("zero copy", "pair: frames handed over, or 1,514 B copied by the receiver", ["pair"], [], ["--copy", "1514"]),
+    ("polling", "AF_XDP on veth, rxdrop: rings polled, or poll(2) as soon as they are empty", ["afxdp", "--rounds", "1", "--app", "rxdrop"],
+     ["--mode", "rtc"], ["--mode", "poll", "--spin-us", "0"]),
     ("batching", "AF_XDP on veth, l2fwd: 64 frames a turn, or 1", L2FWD, ["--batch", "64"], ["--batch", "1"]),
     ("core affinity", "forward: pinned, or where the kernel puts it", ["forward"], ["--cpu", "1"], []),
     ("prefetch", "forward, 131,072 buffers in a ring, 65,536 flows, 500,000 routes", COLD, [], None),

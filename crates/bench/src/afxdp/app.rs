@@ -26,10 +26,6 @@ const PATIENCE: Duration = Duration::from_millis(50);
 /// Maximum time for the kernel to release the rings of zero-copy sockets from drivers.
 const LET_GO: Duration = Duration::from_secs(1);
 
-/// Microseconds without frames before the thread calls poll(2). If it slept sooner, it would have to be woken for every
-/// burst, at the expense of the sending CPU.
-const SPIN_US: u64 = 20;
-
 /// Running application, to be stopped by [`App::stop`].
 pub struct App {
     /// Statistics of each of its threads.
@@ -110,6 +106,8 @@ struct Settings {
     app: AfxdpApp,
     touch: bool,
     mode: AfxdpMode,
+    /// Ticks without frames after which a thread calls poll(2).
+    spin: u64,
     batch: usize,
     frames: usize,
     pages: bywash_frame::Pages,
@@ -136,6 +134,7 @@ impl Settings {
             app: args.app,
             touch: args.touch,
             mode: args.mode,
+            spin: clock::us_to_ticks(args.spin_us),
             batch: args.batch,
             frames: args.frames,
             pages: args.pages,
@@ -256,9 +255,9 @@ impl Settings {
         work.thread.add(rustix::thread::gettid().as_raw_nonzero().get() as u64);
         let mut frames = Batch::new();
         let mut turn_began = clock::tsc();
-        let (spin, mut came) = (clock::us_to_ticks(SPIN_US), turn_began);
+        let mut came = turn_began;
         while !stop.load(Ordering::Relaxed) {
-            if self.mode == AfxdpMode::Poll && turn_began - came > spin {
+            if self.mode == AfxdpMode::Poll && turn_began - came > self.spin {
                 wait(ports, self.app == AfxdpApp::Txpush, PATIENCE);
             }
             let n = self.turn(ports, bufs, &mut frames, frame, work);

@@ -52,7 +52,7 @@ pub enum AfxdpLayout {
 pub enum AfxdpMode {
     /// Run to completion: polls the rings continuously, without system calls
     Rtc,
-    /// Blocks in poll(2) after 20 µs without frames
+    /// Blocks in poll(2) after some time without frames (see --spin-us)
     Poll,
     /// Preferred busy polling (SO_PREFER_BUSY_POLL): the driver is polled by this thread's system calls, without
     /// interrupts
@@ -68,6 +68,10 @@ pub struct AfxdpArgs {
     /// Wait strategy
     #[arg(long, value_name = "MODE", default_value = "rtc")]
     pub mode: AfxdpMode,
+    /// Time without frames after which `--mode poll` calls poll(2), in microseconds; 0: after an iteration without. A
+    /// thread that sleeps sooner has to be woken for more of the bursts, at the expense of the sending CPU
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u64).range(0..=1_000_000))]
+    pub spin_us: u64,
     /// Read every byte received (and swap the MAC addresses of forwarded frames); write every byte sent
     #[arg(long)]
     pub touch: bool,
