@@ -53,6 +53,10 @@ pub trait Routes {
     /// Returns whether an address is one of the host's own.
     fn is_own(&self, addr: IpAddr) -> bool;
 
+    /// Returns whether a policy, such as those of IPsec, leaves packets to an address to the kernel. When this changes,
+    /// no flow may be valid until all connections have been read again.
+    fn is_excepted(&self, addr: IpAddr) -> bool;
+
     /// Returns whether a port is a bridge, of several members.
     fn is_bridge(&self, port: u16) -> bool;
 
@@ -164,6 +168,9 @@ pub enum Reason {
     /// The connection is translated and stays on one bridge: the kernel may send its packets to another member without
     /// routing them (br_nf_pre_routing_finish).
     Bridged,
+    /// A policy selects packets by the destination before translation: those of IPsec for forwarded packets do
+    /// (nf_nat_decode_session).
+    Policy,
     /// The firewall's rules.
     Firewall(Refusal),
 }
@@ -181,6 +188,9 @@ impl std::fmt::Display for Reason {
                 f.write_str("its source is translated to an address that the egress interface does not have")
             }
             Self::Bridged => f.write_str("it is translated and stays on one bridge"),
+            Self::Policy => {
+                f.write_str("a policy concerns the address that it is translated from: see `bywash show placement`")
+            }
             Self::Firewall(refusal) => refusal.fmt(f),
         }
     }
@@ -203,6 +213,9 @@ pub fn flow(connection: &Connection, judge: &Judge<'_>, routes: &dyn Routes) -> 
     let translated = there != connection.key.original.dst || back != connection.reply.dst;
     if output == input && translated && routes.is_bridge(output) {
         return Err(Reason::Bridged);
+    }
+    if [connection.key.original, connection.reply].iter().any(|tuple| routes.is_excepted(tuple.dst.ip())) {
+        return Err(Reason::Policy);
     }
     if let Some(refusal) = judge.refusal(connection, client, server) {
         return Err(Reason::Firewall(refusal));

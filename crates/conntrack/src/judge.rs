@@ -6,6 +6,7 @@ use bywash_exceptions::nft::{
     self, Answer, Chain, Evaluator, Expression, Family, Finding, Flow, Interface, Place, Ruleset, Table, ct,
 };
 use std::fmt;
+use std::net::IpAddr;
 
 const NOT_TRANSLATED: &str = "the kernel may not translate it: no table without an owner has a chain of type nat, or \
                               none has a rule that turns connection tracking on";
@@ -99,17 +100,39 @@ impl<'a> Judge<'a> {
         self.asks_routes
     }
 
-    /// Returns why the rules leave every established connection of a family and a protocol to the kernel, whatever its
-    /// addresses, ports and interfaces; `None` if they leave only some to it, or none.
-    pub fn refusal_of_all(&self, v6: bool, protocol: u8) -> Option<Refusal> {
-        let flow = Flow { v6, protocol, skb_mark: Some(0), returns: true, ..Flow::default() };
-        match (&self.unseen, self.evaluator.evaluate(&flow)) {
-            (Some(unseen), _) => Some(unseen.clone()),
-            (None, Answer::Kernel { findings }) => {
-                Some(findings.into_iter().next().map_or(Refusal::Unknown, Refusal::Rule))
-            }
-            _ => None,
+    /// Returns why the rules leave an ordinary established connection to the kernel, whatever its interfaces: one from a
+    /// high port to that of HTTPS, between addresses that rules hardly name. `None` if they do not, or not on all
+    /// interfaces.
+    pub fn usual_refusal(&self, v6: bool, protocol: u8) -> Option<Refusal> {
+        if let Some(unseen) = &self.unseen {
+            return Some(unseen.clone());
         }
+        let [client, server]: [IpAddr; 2] = match v6 {
+            true => [[0x2001, 0xdb8, 0, 0, 0, 0, 0, 1].into(), [0x2001, 0xdb8, 1, 0, 0, 0, 0, 1].into()],
+            false => [[192, 0, 2, 1].into(), [198, 51, 100, 1].into()],
+        };
+        let tuple = |(src, src_port), (dst, dst_port)| nft::Tuple {
+            src: Some(src),
+            dst: Some(dst),
+            src_port: Some(src_port),
+            dst_port: Some(dst_port),
+        };
+        let (near, far) = ((client, 40_000), (server, 443));
+        let flow = |replies| Flow {
+            v6,
+            protocol,
+            original: tuple(near, far),
+            reply: tuple(far, near),
+            replies: Some(replies),
+            mark_changes: self.sets_marks,
+            skb_mark: Some(0),
+            returns: true,
+            ..Flow::default()
+        };
+        [false, true].into_iter().find_map(|replies| match self.evaluator.evaluate(&flow(replies)) {
+            Answer::Kernel { findings } => Some(findings.into_iter().next().map_or(Refusal::Unknown, Refusal::Rule)),
+            _ => None,
+        })
     }
 
     /// Returns why the rules leave a connection to the kernel; `None` if every further packet of an established one is
@@ -128,8 +151,7 @@ impl<'a> Judge<'a> {
         }
         let answers = [(false, client, server), (true, server, client)].map(|(replies, input, output)| {
             let flow = flow(connection, replies, input, output);
-            let mark = flow.mark.filter(|_| !self.sets_marks);
-            self.evaluator.evaluate(&Flow { mark, ..flow })
+            self.evaluator.evaluate(&Flow { mark_changes: self.sets_marks, ..flow })
         });
         answers.into_iter().find_map(|answer| match answer {
             Answer::Accept { .. } => None,
@@ -149,6 +171,7 @@ fn flow(connection: &Connection, replies: bool, input: &Interface, output: &Inte
         dst_port: Some(tuple.dst.port()),
     };
     Flow {
+        mark_changes: false,
         v6: connection.key.original.src.is_ipv6(),
         options6: false,
         icmp: [0; 2],

@@ -59,6 +59,10 @@ impl Routes for Ways {
         self.own.get() == Some(addr)
     }
 
+    fn is_excepted(&self, _: IpAddr) -> bool {
+        false
+    }
+
     fn is_bridge(&self, _: u16) -> bool {
         false
     }

@@ -82,6 +82,7 @@ impl Lab {
         let (a6, b6): (IpAddr, IpAddr) = (topology.a().v6.into(), topology.b().v6.into());
         let at = SocketAddr::new;
         let flow = |protocol, original: Tuple, reply: Tuple, status| Flow {
+            mark_changes: false,
             v6: original.src.unwrap().is_ipv6(),
             options6: false,
             icmp: [0; 2],

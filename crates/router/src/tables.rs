@@ -462,6 +462,12 @@ impl Tables {
         ports.all(|port| port == Some(first)).then_some(first)
     }
 
+    /// Returns whether packets to an address are left to the kernel because of a policy that concerns this destination,
+    /// or the interface that they leave by.
+    pub fn is_excepted(&self, addr: IpAddr) -> bool {
+        self.entry_to(addr).kind == Kind::Policy
+    }
+
     /// Returns whether packets to an address are for the host itself.
     pub fn is_own(&self, addr: IpAddr) -> bool {
         self.entry_to(addr).kind == Kind::Local

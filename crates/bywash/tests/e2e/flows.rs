@@ -335,6 +335,27 @@ fn established_connections_pass_without_the_kernel() {
     }
 }
 
+/// The policy selects replies by the address that they arrive with (nf_nat_decode_session), which is the router's.
+#[test]
+fn an_ipsec_policy_for_an_address_before_translation_holds() {
+    require!(require_lab(), has_tool("nft"));
+    for level in LEVELS {
+        let lab = behind_firewall();
+        let (bywash, mut udp) = run_with_flow(&lab, level);
+        let policy = |change: &str| {
+            let own = format!("{}/32", lab.b().router_v4);
+            let line = ["xfrm", "policy", change, "dir", "fwd", "src", "0.0.0.0/0", "dst", &own];
+            lab.r().ip(&[&line[..], if change == "add" { &["action", "block"] } else { &[] }].concat()).unwrap();
+        };
+        policy("add");
+        wait_until("the policy to hold", PATIENCE, || udp.is_unanswered() && udp.is_unanswered()).unwrap();
+        assert!(!udp.answered(BRIEF), "{level:?}: forwarded past the policy");
+        policy("del");
+        wait_for_flow(&bywash, &mut udp, "UDP again");
+        bywash.stop();
+    }
+}
+
 #[test]
 fn a_new_ruleset_holds_for_established_connections() {
     require!(require_lab(), has_tool("nft"));
@@ -399,6 +420,13 @@ fn the_doctor_says_what_keeps_flows_in_the_kernel() {
     });
     let what = found[0]["what"].as_str().unwrap();
     assert!(what.contains("table inet filter chain forward rule handle ") && what.contains("(limit accept)"), "{what}");
+    // So does the log, once.
+    let warned = "WARN established flows (IPv4 TCP, IPv4 UDP, IPv6 TCP, IPv6 UDP) are left to the kernel: table inet ";
+    bywash.wait("the log", |bywash| bywash.log().contains(warned));
+    lab.r().nft("add rule inet filter forward counter").unwrap();
+    lab.r().nft(&format!("flush ruleset\n{FIREWALL}")).unwrap();
+    bywash.wait("the log", |bywash| bywash.log().contains("established flows bypass the kernel's rules again"));
+    assert_eq!(bywash.log().matches(warned).count(), 1, "{}", bywash.log());
     bywash.stop();
 }
 

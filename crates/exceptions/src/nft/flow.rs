@@ -102,6 +102,8 @@ pub struct Flow {
     pub status: Option<u32>,
     /// Mark of the connection.
     pub mark: Option<u32>,
+    /// Set if packets may change the mark of the connection, so that it is none of the flow's properties.
+    pub mark_changes: bool,
     /// Zone of the connection.
     pub zone: Option<u16>,
     /// Mark of the packets before any rule of nf_tables: filters of traffic control, BPF programs and rules of legacy
@@ -371,8 +373,9 @@ impl<'f> View<'f> {
         }
     }
 
-    /// Loads the result of a route lookup for an address (nft_fib4_eval, nft_fib6_eval). A mark does not matter: no
-    /// flow is judged where rules select routes by one.
+    /// Loads the result of a route lookup for an address (nft_fib4_eval, nft_fib6_eval). A mark does not matter: packets
+    /// of flows have none before the rules, and a port whose packets may have one is closed where rules select routes
+    /// by it.
     pub fn fib(&self, result: u32, flags: u32) -> Load<'static> {
         let unknown = Load::Either(packets("fib"));
         let (key, present) = (flags & !(fib::MARK | fib::PRESENT), flags & fib::PRESENT != 0);
@@ -455,6 +458,7 @@ impl<'f> View<'f> {
                 }
                 unknown => unknown,
             },
+            ct::MARK if flow.mark_changes => Load::Either(packets("mark of the connection, which rules change")),
             ct::MARK => host(flow.mark, "mark of the connection"),
             ct::L3PROTOCOL => single(Some(if flow.v6 { 10 } else { 2 }), ""),
             ct::PROTOCOL => single(Some(flow.protocol), ""),

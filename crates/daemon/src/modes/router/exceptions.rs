@@ -242,7 +242,7 @@ impl Guard {
         self.verdict = verdict;
         (self.number, self.passing) = (number, false);
         if let Some(flows) = &mut self.flows {
-            flows.judge(number, &self.ports, &self.verdict.gates);
+            flows.judge(number, &self.ports, &self.verdict);
         }
         self.open_gates(control, shared);
     }

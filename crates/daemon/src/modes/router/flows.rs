@@ -11,10 +11,10 @@ use bywash_conntrack::{
     UDP,
 };
 use bywash_engine::PortId;
-use bywash_exceptions::PortLink;
 use bywash_exceptions::nft::{Interface, Reader};
+use bywash_exceptions::{PortLink, Verdict};
 use bywash_fib::flows;
-use bywash_fib::model::{Families, Gate};
+use bywash_fib::model::{Families, Prefix};
 use bywash_nl::wake::Wake;
 use bywash_router::tables::Tables;
 use bywash_sync::{Published, Qsbr, lock, qsbr};
@@ -71,6 +71,8 @@ struct Request {
     ports: Vec<PortLink>,
     /// Families whose flows pass the gates, by port number.
     passing: BTreeMap<u16, Families>,
+    /// Destinations that policies leave to the kernel; the tables have them.
+    excepted: Vec<Prefix>,
 }
 
 impl Flows {
@@ -96,15 +98,15 @@ impl Flows {
         self.shared.statistics.clone()
     }
 
-    /// Requests that flows be judged by the rules of this reading, with these ports and gates, if flows pass any of
-    /// these, or have passed any before: a kernel without rules is not made to track connections.
-    pub fn judge(&mut self, number: u64, ports: &[PortLink], gates: &BTreeMap<u16, Gate>) {
-        let passing: BTreeMap<u16, Families> = gates.iter().map(|(port, gate)| (*port, gate.flows)).collect();
+    /// Requests that flows be judged by the rules of this reading, with these ports and its verdict, if flows pass any
+    /// gates, or have passed any before: a kernel without rules is not made to track connections.
+    pub fn judge(&mut self, number: u64, ports: &[PortLink], verdict: &Verdict) {
+        let passing: BTreeMap<u16, Families> = verdict.gates.iter().map(|(port, gate)| (*port, gate.flows)).collect();
         self.needed |= passing.values().any(|families| !families.is_empty());
         if !self.needed {
             return;
         }
-        let request = Request { number, ports: ports.to_vec(), passing };
+        let request = Request { number, ports: ports.to_vec(), passing, excepted: verdict.prefixes.clone() };
         *lock(&self.shared.request) = Some(request);
         self.shared.wake.wake();
     }
@@ -180,6 +182,10 @@ impl Routes for Ports {
         self.ask(|tables| tables.is_own(addr))
     }
 
+    fn is_excepted(&self, addr: IpAddr) -> bool {
+        self.ask(|tables| tables.is_excepted(addr))
+    }
+
     fn is_bridge(&self, port: u16) -> bool {
         self.ask(|tables| tables.is_bridged(PortId(port)))
     }
@@ -226,7 +232,7 @@ struct Thread {
     subscription: Subscription,
     /// Number of changes of routes that valid flows have been judged by.
     routes: u64,
-    /// Reasons, as logged, why the newest rules leave all connections of a kind to the kernel, with these kinds.
+    /// Reasons, as logged, why the newest rules leave ordinary connections to the kernel, with the kinds of these.
     told: BTreeMap<String, Vec<&'static str>>,
 }
 
@@ -269,7 +275,7 @@ impl Thread {
         }
     }
 
-    /// Logs the rules that leave all established connections of a kind to the kernel, unless it has done so.
+    /// Logs the rules that leave ordinary established connections to the kernel, unless it has done so.
     fn tell(&mut self, judge: &Judge<'_>, passing: &BTreeMap<u16, Families>) {
         let families = passing.values().fold(Families::NONE, |all, families| all | *families);
         let mut reasons: BTreeMap<String, Vec<&'static str>> = BTreeMap::new();
@@ -279,7 +285,7 @@ impl Thread {
             (families.v6, true, TCP, "IPv6 TCP"),
             (families.v6, true, UDP, "IPv6 UDP"),
         ] {
-            if let Some(refusal) = judge.refusal_of_all(v6, protocol).filter(|_| passes) {
+            if let Some(refusal) = judge.usual_refusal(v6, protocol).filter(|_| passes) {
                 reasons.entry(refusal.to_string()).or_default().push(kind);
             }
         }
@@ -288,7 +294,7 @@ impl Thread {
             tracing::warn!("established flows ({kinds}) are left to the kernel: {reason}; see `bywash show firewall`");
         }
         if reasons.is_empty() && !self.told.is_empty() {
-            tracing::info!("established flows are no longer left to the kernel as a whole");
+            tracing::info!("established flows bypass the kernel's rules again");
         }
         self.told = reasons;
     }
@@ -323,7 +329,7 @@ impl Thread {
         while !self.shared.stop.load(Ordering::Acquire) {
             if let Some(next) = self.shared.take() {
                 let same = rules.generation()?.unwrap_or_default() == ruleset.generation;
-                if !same || self.ports.set(&next.ports) {
+                if !same || self.ports.set(&next.ports) || next.excepted != request.excepted {
                     self.shared.ready.store(0, Ordering::Release);
                     return Ok(Some(next));
                 }

@@ -19,6 +19,7 @@ fn masqueraded() -> Flow {
         dst_port: Some(dst_port),
     };
     Flow {
+        mark_changes: false,
         v6: false,
         options6: false,
         icmp: [0; 2],
@@ -265,7 +266,14 @@ fn connections_are_known_behind_connection_tracking_only() {
     assert!(matches!(at(0, -200, established()), Answer::Kernel { .. }));
     let mark = vec![Expression::Ct { key: ct::MARK, direction: None, register: 0 }, is(&[0; 4])];
     assert_eq!(at(2, 0, mark.clone()), ACCEPTED);
-    assert!(matches!(at(0, -300, mark), Answer::Drop { .. }), "the load ends the rule");
+    assert!(matches!(at(0, -300, mark.clone()), Answer::Drop { .. }), "the load ends the rule");
+    // A rule counts all packets of a flow or none, unless packets change the mark.
+    for mark_changes in [false, true] {
+        let counts = rule(&[&mark, &[Expression::Counter { name: None }]]);
+        let flow = Flow { mark: None, mark_changes, ..masqueraded() };
+        let counted = answer(vec![base("c", 2, 0, true, &[counts])], Vec::new(), &flow);
+        assert_eq!(matches!(counted, Answer::Kernel { .. }), mark_changes, "{counted:?}");
+    }
 }
 
 #[test]
