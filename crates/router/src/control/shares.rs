@@ -41,10 +41,7 @@ impl Shares {
         if self.layouts.get(&id).is_none_or(|layout| layout.group != *group) {
             let shares = used(group);
             let before = self.nearest(shares).map(|layout| layout.buckets.as_slice()).unwrap_or_default();
-            let count = match before.len() {
-                known if known >= shares.len() && known > 0 => known,
-                _ => size(shares, self.layouts.len()),
-            };
+            let count = before.len().max(size(shares, self.layouts.len()));
             let buckets = lay_out(shares, before, count);
             self.made += 1;
             self.layouts.insert(id, Layout { group: group.clone(), buckets, made: self.made });

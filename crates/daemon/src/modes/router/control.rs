@@ -339,7 +339,7 @@ impl Routing {
                 let Ok(request) = requests.pop() else { break };
                 match request {
                     Request::Resolve { index, addr } => {
-                        if mirror.probe(index, addr) {
+                        if mirror.probe(index, addr) && !resolving.contains(&(index, addr)) {
                             resolving.push_back((index, addr));
                         }
                     }
@@ -355,12 +355,14 @@ impl Routing {
                 }
             }
         }
+        if resolving.len() > RESOLVING {
+            let control = lock(control);
+            resolving.retain(|(index, addr)| !control.is_resolved(*index, *addr));
+        }
         // The oldest request is the least likely to be answered.
         while resolving.len() > RESOLVING {
             let Some((index, addr)) = resolving.pop_front() else { break };
-            if !lock(control).is_resolved(index, addr) {
-                mirror.forget(index, addr);
-            }
+            mirror.forget(index, addr);
         }
         asked
     }
