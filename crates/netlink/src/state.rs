@@ -168,6 +168,11 @@ impl State {
         self.neighbours.values()
     }
 
+    /// Returns whether there is an entry for a station.
+    pub fn station(&self, bridge: u32, vlan: u32, mac: Mac) -> bool {
+        self.stations.contains_key(&(bridge, vlan, mac))
+    }
+
     /// Returns all routes, in no particular order.
     pub fn routes(&self) -> impl Iterator<Item = Route> {
         self.routes.iter().map(|(key, body)| body.route(*key))

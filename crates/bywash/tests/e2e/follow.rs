@@ -574,6 +574,7 @@ pub fn a_longer_prefix_goes_before_a_route_of_table_local() {
             .unwrap();
         wait_for_route(&bywash, "fd00:2::/32", |route| route.is_some());
         assert!(reaches(&lab, b.v6.into()), "{level:?}: a shorter prefix is used after `throw`");
+        bywash.wait("no drift", |bywash| bywash.show(&["drift"]) == json!([]));
         bywash.stop();
     }
 }

@@ -131,6 +131,22 @@ impl Touched {
     }
 }
 
+/// Returns the route that stands for one of table local that is no address of this host; `None` if it stands for itself.
+///
+/// Until there is the first rule, the kernel looks up both IPv4 tables as one (fib_unmerge): a longer prefix of table
+/// main goes before one of table local, and `throw` there ends the lookup. Which of both applies is not visible, so such
+/// a route is left to the kernel like an address. So is IPv6's `throw`, after which no shorter prefix of table local
+/// applies.
+pub fn kept_in_local(route: &Route) -> Option<Route> {
+    let of_kernel = match route.kind {
+        RouteKind::Local => false,
+        RouteKind::Throw => true,
+        _ => route.prefix.addr.is_ipv4(),
+    };
+    let kept = || Route { kind: RouteKind::Local, next_hops: Arc::new([]), ..route.clone() };
+    (of_kernel && route.table == LOCAL_TABLE).then(kept)
+}
+
 impl Control {
     /// Creates a control side for `ports`, without any state of the kernel, and publishes tables without routes in
     /// `domain`.
@@ -540,19 +556,8 @@ impl Control {
     }
 
     fn add_route(&mut self, route: &Route, touched: &mut Touched) {
-        // Until there is the first rule, the kernel looks up both IPv4 tables as one (fib_unmerge): a longer prefix of
-        // table main goes before one of table local, and `throw` there ends the lookup. Which of both applies is not
-        // visible, so what is no address of this host is left to it like one. So is IPv6's `throw`, after which no
-        // shorter prefix of table local applies.
-        let of_kernel = match route.kind {
-            RouteKind::Local => false,
-            RouteKind::Throw => true,
-            _ => route.prefix.addr.is_ipv4(),
-        };
-        if of_kernel && route.table == LOCAL_TABLE {
-            let local = Route { kind: RouteKind::Local, next_hops: Arc::new([]), ..route.clone() };
-            return self.add_route(&local, touched);
-        }
+        let kept = kept_in_local(route);
+        let route = kept.as_ref().unwrap_or(route);
         let set = self.sets.hold(route);
         let rank = Rank::of(route.table);
         let usable = match route.kind {

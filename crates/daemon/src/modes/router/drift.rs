@@ -4,7 +4,7 @@ use crate::modes::mac;
 use bywash_api::Drift;
 use bywash_fib::model::{Behind, Change, Neighbour, Prefix, Station};
 use bywash_netlink::State;
-use bywash_router::control::Control;
+use bywash_router::control::{Control, kept_in_local};
 use bywash_sync::lock;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -24,7 +24,9 @@ pub fn drift(control: &Mutex<Control>) -> Result<Vec<Drift>, String> {
         if time > 0 {
             std::thread::sleep(AGAIN);
         }
-        let kernel = State::read().map_err(|e| format!("the kernel's tables cannot be read: {e}"))?;
+        let mut kernel = State::read().map_err(|e| format!("the kernel's tables cannot be read: {e}"))?;
+        let kept: Vec<Change> = kernel.routes().filter_map(|route| kept_in_local(&route)).map(Change::Route).collect();
+        kept.iter().for_each(|change| kernel.apply(change));
         // Hold the lock only while copying, so that route updates continue meanwhile.
         let (all, inconsistent_prefixes) = {
             let control = lock(control);
@@ -105,7 +107,7 @@ fn differences(known: &State, kernel: &State) -> Vec<Drift> {
                     Behind::Member(member) => dev(member),
                 };
                 let name = format!("{} by {by}", station(bridge, vlan, of));
-                row("station", name, "the kernel's entry differs")
+                row("station", name, had(known.station(bridge, vlan, of)))
             }
             Change::StationGone { bridge, vlan, mac: of } => row("station", station(bridge, vlan, of), GONE),
             Change::Elsewhere { .. } | Change::Synced => return None,
