@@ -118,13 +118,16 @@ fn a_reload_starts_dpdk() {
     for device in ["net_null0", "net_null0,size=100"] {
         reload(&dpdk(device, "")).ok().unwrap();
         running.wait("the port", |running| running.port("d")["state"] == "up");
-        assert!(router.ip(&["link", "show", "twin"]).unwrap().stdout.contains("LOWER_UP"));
+        running
+            .wait("the twin's carrier", |_| router.ip(&["link", "show", "twin"]).unwrap().stdout.contains("LOWER_UP"));
         reload(first).ok().unwrap();
         assert_eq!(names(), 1);
         assert!(router.ip(&["link", "show", "twin"]).is_err(), "the port's twin is left behind");
     }
     reload(&dpdk("net_null0", "eal = \"--log-level=7\"\n")).ok().unwrap();
-    assert!(running.log().contains("option `--log-level=7` takes effect at the next start"), "{}", running.log());
+    running.wait("the option to be reported", |running| {
+        running.log().contains("option `--log-level=7` takes effect at the next start")
+    });
     // More queues than the device has are refused, and the existing port stays.
     let refused = reload(&dpdk("net_ring0", "device_queues = 17\n"));
     assert!(!refused.status.success() && refused.stderr.contains("queues each way"), "{}", refused.stderr);

@@ -68,7 +68,8 @@ fn the_kernel_takes_the_ports_of_a_worker_that_hangs() {
 
     drop(stopped);
     running.wait("the ports to be taken over again", |running| levels(running) == ["user", "user"]);
-    running.wait_to_count("r1", "tx_packets", 3, || assert!(reaches() && health(&running).0));
+    running.wait("good health", |running| health(running).0);
+    running.wait_to_count("r1", "tx_packets", 3, || assert!(reaches(), "{}", running.log()));
     running.assert_conserved();
     assert!(running.signalled(Signal::TERM).success(), "{}", running.log());
     assert!(running.log().contains("cells are back in their pools"), "{}", running.log());

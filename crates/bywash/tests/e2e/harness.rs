@@ -102,6 +102,13 @@ impl<'a> Bywash<'a> {
         settle(namespace).unwrap();
         let mut bywash = Self::spawn(namespace, arguments);
         bywash.process.wait_for_output("forwarding;", PATIENCE).unwrap();
+        // A start waits no longer than a few seconds for the policies.
+        if bywash.log().contains("policies could not be read within") {
+            bywash.wait("the policies to be read", |bywash| {
+                let shown = bywash.show(&["placement"]);
+                shown.as_array().unwrap().iter().all(|row| row["policies"]["pending"] == false)
+            });
+        }
         bywash
     }
 

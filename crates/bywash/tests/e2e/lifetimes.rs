@@ -166,15 +166,18 @@ fn connections_last(level: &str) {
     }
     let datagrams = Datagrams::new(&lab);
     let stop = AtomicBool::new(false);
-    thread::scope(|scope| {
+    let used = thread::scope(|scope| {
+        // Returns when its last round began: all connections were used after that.
         let user = scope.spawn(|| {
-            let mut round = 0;
+            let (mut round, mut began) = (0, Instant::now());
             while !stop.load(Ordering::Relaxed) {
+                began = Instant::now();
                 talk(&connections, round);
                 datagrams.send();
                 round += 1;
                 thread::sleep(INTERVAL);
             }
+            began
         });
         /// Ends the traffic, also if a check fails.
         struct Stops<'a>(&'a AtomicBool);
@@ -207,9 +210,8 @@ fn connections_last(level: &str) {
         let lost = before.difference(&assured(&lab)).count();
         assert_eq!(lost, 0, "{level}: connections of the kernel have ended");
         drop(stops);
-        user.join().unwrap();
+        user.join().unwrap()
     });
-    let used = Instant::now();
 
     let third = TCP / 3;
     let mut connections = connections;

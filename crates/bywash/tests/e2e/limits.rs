@@ -3,7 +3,7 @@
 //! nothing stays changed, and the next start works.
 
 use crate::faults::{forwards, starts_again};
-use crate::harness::{Bywash, PATIENCE, alone, assert_detached, bywash};
+use crate::harness::{Bywash, PATIENCE, alone, assert_detached, bywash, wait_until_detached};
 use crate::panics::of_this_build;
 use bywash_lab::{Ping, Probe, Reason, Snapshot, Topology, has_tool, require, require_lab, run_host, wait_until};
 use rustix::process::Signal;
@@ -216,7 +216,7 @@ fn a_cgroup_without_memory() {
     let ended = ended.unwrap_or_else(|| panic!("{} of memory: {}", group.used(), running.log()));
     assert_eq!(ended.signal(), Some(libc::SIGKILL), "{}", running.log());
     forwards(&lab, "the kernel killed it");
-    assert_detached(lab.r());
+    wait_until_detached(lab.r());
     lab.r().ip(&["route", "flush", "via", "10.0.2.2"]).unwrap();
     starts_again("the kernel killed it", &lab, &before, &running.socket());
 }

@@ -199,12 +199,15 @@ fn no_wrong_next_hop_while_routes_change() {
         let figures: serde_json::Value = serde_json::from_slice(&ran.stdout).unwrap();
         println!("{figures}");
         let number = |name: &str| figures[name].as_f64().unwrap();
-        assert_eq!((number("lost"), number("wrong")), (0.0, 0.0), "{figures}");
-        number("changes") >= 50_000.0 / f64::from(slowness) && number("driver") > number("sent") / 2.0
+        assert_eq!(number("wrong"), 0.0, "{figures}");
+        // A busy machine may leave a queue on the way full, but hardly each time.
+        number("lost") == 0.0
+            && number("changes") >= 50_000.0 / f64::from(slowness)
+            && number("driver") > number("sent") / 2.0
     };
     // The exact rate depends on the machine, and on what else it does; the order of magnitude must be right, and the
     // driver must do most of the forwarding.
-    assert!((0..3).any(|_| is_fast()), "too few changes, or too few packets by the driver");
+    assert!((0..3).any(|_| is_fast()), "too few changes, packets lost, or too few by the driver");
 }
 
 #[test]

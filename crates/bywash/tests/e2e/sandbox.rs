@@ -315,7 +315,9 @@ fn without_its_broker_an_instance_that_changed_nothing_ends_well() {
     bywash.wait("the end of the broker to be noticed", |bywash| bywash.show(&["sandbox"])["broker_ended"] == true);
     let status = bywash.signalled(Signal::TERM);
     assert!(status.success() && !bywash.log().contains("bywash restore"), "{}", bywash.log());
-    assert_eq!(crate::harness::bywash(lab.r(), &["restore"]).stdout, "nothing to restore\n");
+    let restored = crate::harness::bywash(lab.r(), &["restore"]).stdout;
+    // Other tests may have left journals of namespaces that are gone.
+    assert!(restored.ends_with("nothing to restore\n") && !restored.contains("their instance runs"), "{restored}");
 }
 
 /// A configuration that the program can read at the start, but not in the sandbox, is reported: root in the sandbox

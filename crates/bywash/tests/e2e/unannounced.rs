@@ -65,7 +65,7 @@ fn nothing_is_translated_without_connection_tracking() {
             )
             .unwrap();
         // Untranslated, it comes from an address that b's socket is not connected to.
-        wait_until("the end of the translation to hold", PATIENCE, || !udp.arrives(BRIEF)).unwrap();
+        wait_until("the end of the translation to hold", PATIENCE, || udp.is_lost()).unwrap();
         let past = (0..20).any(|_| udp.arrives(BRIEF / 10));
         assert!(!past, "{level:?}: translated without connection tracking");
         bywash.stop();
@@ -162,7 +162,7 @@ fn addresses_of_a_subnets_routers_are_anycast() {
         let mut udp = Ends::udp_between((&lab.a().ns, lab.a().v6.into()), (&b.ns, far), far);
         wait_for_flow(&bywash, &mut udp, "UDP");
         lab.r().run(&["nft", "insert rule inet filter forward fib daddr type != unicast drop"]).unwrap();
-        wait_until("the rule to hold", PATIENCE, || !udp.arrives(BRIEF)).unwrap();
+        wait_until("the rule to hold", PATIENCE, || udp.is_lost()).unwrap();
         // Not only until the rules have been evaluated again.
         let past = (0..20).any(|_| udp.arrives(BRIEF / 10));
         assert!(!past, "{level:?}: forwarded past a rule for anycast addresses");

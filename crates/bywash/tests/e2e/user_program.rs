@@ -156,6 +156,7 @@ fn it_runs_first_and_its_verdicts_are_final() {
         let file = File::new(&config(&[("r0", &(both.clone() + &line(&nine))), ("r1", &both)]));
         let running = file.run(&lab);
         datagrams.only(1);
+        running.wait("the datagrams to be counted", |running| running.verdicts("r0", "drop_program") >= 5);
         assert_eq!(running.verdicts("r0", "drop_program"), 5, "{xdp}, {level}");
         running.wait(counter, |running| {
             assert!(pings(&lab), "{xdp}, {level}: {}", running.log());
