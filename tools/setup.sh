@@ -147,7 +147,7 @@ else
     command -v curl >/dev/null || install_packages curl ca-certificates
     scratch=$(mktemp -d)
     trap 'rm -rf "$scratch"' EXIT
-    fetch() { curl --proto '=https' --tlsv1.2 -sSf --retry 5 --retry-all-errors -o "$scratch/$1" "$installer$2"; }
+    fetch() { curl --proto '=https' --tlsv1.2 -sSf --retry 5 --retry-connrefused -o "$scratch/$1" "$installer$2"; }
     if ! { fetch rustup-init '' && fetch sum .sha256; }; then die "could not download the rustup installer; $by_hand"; fi
     [ "$(sha256sum <"$scratch/rustup-init" | cut -d' ' -f1)" = "$(cut -d' ' -f1 "$scratch/sum")" ] ||
         die "the installer's checksum is wrong; $by_hand"

@@ -5,7 +5,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// Error of a request for or a change of flow rules that a router gets.
+/// Error for requests about flow rules, in modes without them.
 pub const NO_FLOW_RULES: &str =
     "only a switch has flow rules (mode = \"switch\"); to see a router's flows, use `bywash show flows`";
 

@@ -104,7 +104,7 @@ impl Config {
             }
         }
         if let Some(index) = workers.iter().position(|worker| worker.queues.is_empty()) {
-            return Err(self.without_queue(index, queues.iter().map(Vec::len).sum()).into());
+            return Err(self.without_queue(index, queues).into());
         }
         let pools = self.distribute_pools(count)?;
         for pool in &pools {
@@ -136,18 +136,26 @@ impl Config {
         }
     }
 
-    fn without_queue(&self, worker: usize, queues: usize) -> Problem {
+    fn without_queue(&self, worker: usize, queues: &[Vec<usize>]) -> Problem {
         let what = format!("worker {worker} has nothing to poll");
-        let highest = |port: &PortConfig| port.worker.set().and_then(|workers| workers.iter().max().copied());
-        let port = (0..self.ports.len()).max_by_key(|at| highest(&self.ports[*at]));
-        let named = port.and_then(|at| Some((at, highest(&self.ports[at]).filter(|named| *named > worker)?)));
-        if let (Some((at, highest)), None) = (named, self.workers.count.set()) {
-            let expected =
-                format!("port {} names worker {highest}, so that there are {}", self.ports[at].name, highest + 1);
-            return Problem::at(format!("port.{at}.worker"), what, expected).help("name workers from 0, without a gap");
+        let more = "give the port more queues (ethtool -L IFACE combined N)";
+        let named = |at: &usize| self.ports[*at].worker.set().map_or(&[][..], Vec::as_slice);
+        let (at, ports) = (|at: usize| format!("port.{at}.worker"), 0..self.ports.len());
+        if let Some(port) = ports.clone().find(|at| named(at).contains(&worker)) {
+            let (workers, queues) = (named(&port).len(), queues[port].len());
+            let (workers, queues) = (text::count(workers, "worker"), text::count(queues, "queue"));
+            let expected = format!("port {} names {workers} for {queues}", self.ports[port].name);
+            return Problem::at(at(port), what, expected).help(format!("name fewer workers, or {more}"));
         }
+        let highest = ports.filter_map(|at| Some((*named(&at).iter().max()?, at))).max();
+        if let (Some((highest, port)), None) = (highest.filter(|(named, _)| *named > worker), self.workers.count.set())
+        {
+            let expected = format!("port {} names worker {highest}", self.ports[port].name);
+            return Problem::at(at(port), what, expected).help("name workers from 0, without a gap");
+        }
+        let all: usize = queues.iter().map(Vec::len).sum();
         let help = "use fewer workers, or give the ports more queues (ethtool -L IFACE combined N)";
-        Problem::at("workers.count", what, format!("the ports have {} in all", text::count(queues, "queue"))).help(help)
+        Problem::at("workers.count", what, format!("the ports have {} in all", text::count(all, "queue"))).help(help)
     }
 
     fn frames_of(&self, index: usize, worker: &WorkerPlan, settings: usize) -> Result<usize, Box<Problem>> {

@@ -130,6 +130,9 @@ impl Runtime {
                     true => self.read_and_reload(),
                     false => self.reload(*config, reading),
                 };
+                if let Err(why) = &done {
+                    tracing::warn!("reload: {why}");
+                }
                 // The client may have gone.
                 let _ = answer.send(done);
             }

@@ -714,8 +714,6 @@ int bywash_dpdk_names(uint32_t what, uint64_t bits, char *text, size_t room)
 			break;
 		used += more;
 	}
-	free(values);
-	free(names);
 	text[used] = '\0';
 	return used;
 }
@@ -751,6 +749,8 @@ int bywash_dpdk_xstats(uint16_t port, char *text, size_t room)
 			break;
 		used += more;
 	}
+	free(values);
+	free(names);
 	text[used] = '\0';
 	return used;
 }

@@ -194,7 +194,7 @@ impl<A: Addr> Fib<A> {
     }
 
     /// # Safety
-    /// The processor has BMI1, BMI2 and LZCNT.
+    /// The processor has BMI1, BMI2, LZCNT and POPCNT.
     #[target_feature(enable = "bmi1,bmi2,lzcnt,popcnt")]
     unsafe fn scalar_bmi2(&self, dst: &[A; BATCH], out: &mut [NextHopId; BATCH]) {
         self.scalar_body(dst, out);

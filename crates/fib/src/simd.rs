@@ -32,9 +32,10 @@ pub(crate) fn fast_gathers() -> bool {
     *FAST.get_or_init(|| std::fs::read_to_string(SAYS).is_ok_and(|s| s.trim() == "Not affected"))
 }
 
-/// Returns whether this processor has BMI1, BMI2 and LZCNT.
+/// Returns whether this processor has BMI1, BMI2, LZCNT and POPCNT.
 pub(crate) fn bmi2() -> bool {
-    is_x86_feature_detected!("bmi1") && is_x86_feature_detected!("bmi2") && is_x86_feature_detected!("lzcnt")
+    let bmi = is_x86_feature_detected!("bmi1") && is_x86_feature_detected!("bmi2");
+    bmi && is_x86_feature_detected!("lzcnt") && is_x86_feature_detected!("popcnt")
 }
 
 /// Looks up at most 64 keys. `out` must be as long as `dst`.

@@ -198,11 +198,11 @@ fn refusal<'a>(
     })
 }
 
-/// Applies the lines in order. Returns how many flows, groups and meters were added, changed or deleted. Errors with the reason, and
-/// applies none, if a line adds a group or meter that exists, or changes or runs one that does not, or deletes one that
-/// a group uses. If the tables are full, a flow overlaps another and is to be checked for that, or a group would run
-/// itself, the lines before it are applied; the error has the number of their changes. The workers use the new tables
-/// when this returns.
+/// Applies the lines in order. Returns how many flows, groups and meters were added, changed or deleted. Errors with
+/// the reason, and applies none, if a line adds a group or meter that exists, or changes or runs one that does not, or
+/// deletes one that a group uses. If the tables are full, a flow overlaps another and is to be checked for that, or a
+/// group would run itself, the lines before it are applied; the error has the number of their changes. The workers use
+/// the new tables when this returns.
 pub fn carry_out(control: &mut FlowControl, items: Vec<Item>) -> Result<usize, String> {
     let known = control.groups();
     let groups = known.iter().map(|group| (group.spec.id, &group.spec)).collect();

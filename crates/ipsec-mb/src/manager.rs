@@ -116,7 +116,7 @@ impl Manager {
         self.waiting.len()
     }
 
-    /// Returns the number of frames that the library rejected and left unchanged: a bug if not zero.
+    /// Returns the number of frames that the library rejected, which are filled with zeros: a bug if not zero.
     pub fn failed(&self) -> u64 {
         self.failed
     }

@@ -90,7 +90,7 @@ impl Lane {
     /// Returns how long the lane sends in a trial of this length.
     fn length(&self, trial: Length) -> Length {
         match trial {
-            Length::Frames(frames) => Length::Frames((frames as f64 * self.share).round() as u64),
+            Length::Frames(frames) => Length::Frames(((frames as f64 * self.share).round() as u64).max(frames.min(1))),
             time => time,
         }
     }

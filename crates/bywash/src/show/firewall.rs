@@ -8,7 +8,7 @@ use crate::error::{Usage, hint_at_root};
 use crate::namespace;
 use crate::stdout::stdout;
 use bywash_exceptions::nft::{self, Answer, Cause, Counter, Evaluator, Family, Finding, Flow, Place, Ruleset};
-use bywash_exceptions::{IfMatch, legacy};
+use bywash_exceptions::{IfMatch, Scope, legacy};
 use std::io::Write;
 use std::os::unix::net::UnixStream;
 
@@ -24,8 +24,8 @@ pub fn run(args: &ShowArgs) -> anyhow::Result<()> {
         return Ok(writeln!(out, "{:#}", without_descriptions(schema::<Firewall>("bywash show firewall")))?);
     }
     let ruleset = nft::read_whole().map_err(|why| hint_at_root(why.into()))?;
-    // Legacy rules that cannot be read count as rules.
-    let legacy = legacy::read().map_or(true, |effects| !effects.is_empty());
+    // Legacy rules that cannot be read count as rules; a module of ebtables has none of iptables.
+    let legacy = legacy::read().map_or(true, |effects| effects.iter().any(|effect| effect.scope != Scope::Bridged));
     let elsewhere = UnixStream::connect(&args.socket).ok().and_then(|stream| namespace::elsewhere(&stream));
     let flows = if elsewhere.is_none() { client::ask(&args.socket).ok() } else { None };
     let firewall = Firewall { legacy, flows, elsewhere, ..evaluated(&ruleset) };
@@ -169,7 +169,7 @@ fn render(firewall: &Firewall) -> String {
         );
     }
     if firewall.legacy {
-        out += "\niptables-legacy has rules, which are not evaluated: `iptables-legacy-save` shows them\n";
+        out += "\niptables-legacy has rules or policies, which are not evaluated: `iptables-legacy-save` shows them\n";
     }
     if let Some(pid) = firewall.elsewhere {
         out += &format!(
@@ -236,7 +236,7 @@ established flows, IPv4 UDP: only the kernel can tell
     limit accept
     to change: something
 
-iptables-legacy has rules, which are not evaluated: `iptables-legacy-save` shows them
+iptables-legacy has rules or policies, which are not evaluated: `iptables-legacy-save` shows them
 
 bywash (pid 17) runs in another network namespace, where other rules apply: `nsenter --net=/proc/17/ns/net bywash show \
                         firewall` shows them

@@ -572,14 +572,15 @@ fn kept(placement: &[Placement]) -> String {
 }
 
 fn drops(Drops { drops, events, xdp }: &Drops, rates: &mut Rates) -> String {
+    let none = match &xdp[..] {
+        [] => "no drops",
+        _ if xdp.iter().any(|row| row.verdict.starts_with("drop_")) => "no drops by workers; the program's are below",
+        _ => "no drops by Bywash; `nstat`, `ip -s link` and `nft list ruleset` count the kernel's",
+    };
     let drops: Vec<_> = drops.iter().map(|row| (&row.port, &row.reason, row.packets)).collect();
     let events: Vec<_> = events.iter().map(|row| (&row.port, &row.event, row.count)).collect();
     let xdp: Vec<_> = xdp.iter().map(|row| (&row.port, &row.verdict, row.packets)).collect();
     let mut out = String::new();
-    let none = match xdp.is_empty() {
-        true => "no drops",
-        false => "no drops by Bywash; `nstat`, `ip -s link` and `nft list ruleset` count the kernel's",
-    };
     for (rows, what, counted, none) in
         [(drops, "reason", "packets", none), (events, "event", "count", ""), (xdp, "verdict", "packets", "")]
     {

@@ -137,12 +137,15 @@ const MEMBARRIER_CMD_GLOBAL: libc::c_int = 1;
 
 /// Waits until every XDP program that was running at the time of the call has ended. A program runs within one RCU read
 /// section, and the global barrier of membarrier(2) is an RCU grace period. On a machine with one CPU it returns at
-/// once, which is correct where a program ends before a process runs, so not with PREEMPT_RT. There, and if the kernel
-/// has no such barrier (nohz_full), sleeps longer than any program runs.
+/// once, which is correct where a program ends before a process runs, so not with PREEMPT_RT. On such a machine, and if
+/// the kernel has no such barrier (nohz_full), sleeps longer than any program runs.
 pub(super) fn grace() {
     // SAFETY: membarrier(2) has no memory arguments.
     let rc = unsafe { libc::syscall(libc::SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0) };
-    if rc != 0 || rustix::system::uname().version().to_bytes().windows(10).any(|part| part == b"PREEMPT_RT") {
+    // SAFETY: sysconf(3) has no memory arguments.
+    let one = || unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) } <= 1;
+    let preempts = || rustix::system::uname().version().to_bytes().windows(10).any(|part| part == b"PREEMPT_RT");
+    if rc != 0 || preempts() && one() {
         std::thread::sleep(std::time::Duration::from_millis(100));
     }
 }
