@@ -100,8 +100,8 @@ impl<'a> Judge<'a> {
         self.asks_routes
     }
 
-    /// Returns why the rules leave an ordinary established connection to the kernel, whatever its interfaces: one from a
-    /// high port to that of HTTPS, between addresses that rules hardly name. `None` if they do not, or not on all
+    /// Returns why the rules leave an ordinary established connection to the kernel, whatever its interfaces: one from
+    /// a high port to that of HTTPS, between addresses that rules hardly name. `None` if they do not, or not on all
     /// interfaces.
     pub fn usual_refusal(&self, v6: bool, protocol: u8) -> Option<Refusal> {
         if let Some(unseen) = &self.unseen {

@@ -315,8 +315,8 @@ fn is_local(tables: &Tables, from: Ingress, data: &[u8]) -> bool {
     tables.entry(lookup(tables, from, data)).kind == Kind::Local
 }
 
-/// Returns whether a packet with a valid header may be addressed to this host: IPsec policies, and rules before that for
-/// table local, hide the host's own addresses.
+/// Returns whether a packet with a valid header may be addressed to this host: IPsec policies, and rules before that
+/// for table local, hide the host's own addresses.
 fn may_be_local(tables: &Tables, from: Ingress, data: &[u8]) -> bool {
     matches!(tables.entry(lookup(tables, from, data)).kind, Kind::Local | Kind::Policy | Kind::Kernel)
 }

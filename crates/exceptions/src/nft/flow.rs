@@ -373,9 +373,9 @@ impl<'f> View<'f> {
         }
     }
 
-    /// Loads the result of a route lookup for an address (nft_fib4_eval, nft_fib6_eval). A mark does not matter: packets
-    /// of flows have none before the rules, and a port whose packets may have one is closed where rules select routes
-    /// by it.
+    /// Loads the result of a route lookup for an address (nft_fib4_eval, nft_fib6_eval). A mark does not matter:
+    /// packets of flows have none before the rules, and a port whose packets may have one is closed where rules select
+    /// routes by it.
     pub fn fib(&self, result: u32, flags: u32) -> Load<'static> {
         let unknown = Load::Either(packets("fib"));
         let (key, present) = (flags & !(fib::MARK | fib::PRESENT), flags & fib::PRESENT != 0);

@@ -131,12 +131,13 @@ impl Touched {
     }
 }
 
-/// Returns the route that stands for one of table local that is no address of this host; `None` if it stands for itself.
+/// Returns the route that stands for one of table local that is no address of this host; `None` if it stands for
+/// itself.
 ///
 /// Until there is the first rule, the kernel looks up both IPv4 tables as one (fib_unmerge): a longer prefix of table
-/// main goes before one of table local, and `throw` there ends the lookup. Which of both applies is not visible, so such
-/// a route is left to the kernel like an address. So is IPv6's `throw`, after which no shorter prefix of table local
-/// applies.
+/// main goes before one of table local, and `throw` there ends the lookup. Which of both applies is not visible, so
+/// such a route is left to the kernel like an address. So is IPv6's `throw`, after which no shorter prefix of table
+/// local applies.
 pub fn kept_in_local(route: &Route) -> Option<Route> {
     let of_kernel = match route.kind {
         RouteKind::Local => false,
