@@ -53,8 +53,8 @@ pub trait Routes {
     /// Returns whether an address is one of the host's own.
     fn is_own(&self, addr: IpAddr) -> bool;
 
-    /// Returns whether a policy, such as those of IPsec, leaves packets to an address to the kernel. When this changes,
-    /// no flow may be valid until all connections have been read again.
+    /// Returns whether a policy, such as those of IPsec, leaves packets to an address to the kernel. When one is added
+    /// for a destination, no flow may be valid until all connections have been read again.
     fn is_excepted(&self, addr: IpAddr) -> bool;
 
     /// Returns whether a port is a bridge, of several members.

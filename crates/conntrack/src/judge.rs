@@ -100,9 +100,9 @@ impl<'a> Judge<'a> {
         self.asks_routes
     }
 
-    /// Returns why the rules leave an ordinary established connection to the kernel, whatever its interfaces: one from
-    /// a high port to that of HTTPS, between addresses that rules hardly name. `None` if they do not, or not on all
-    /// interfaces.
+    /// Returns why the rules leave ordinary established connections to the kernel, whatever their interfaces: those
+    /// from a high port to that of HTTPS, and to a high one, between addresses that rules hardly name. `None` if they
+    /// do not, or not both, or not on all interfaces.
     pub fn usual_refusal(&self, v6: bool, protocol: u8) -> Option<Refusal> {
         if let Some(unseen) = &self.unseen {
             return Some(unseen.clone());
@@ -117,22 +117,26 @@ impl<'a> Judge<'a> {
             src_port: Some(src_port),
             dst_port: Some(dst_port),
         };
-        let (near, far) = ((client, 40_000), (server, 443));
-        let flow = |replies| Flow {
+        let flow = |port, replies| Flow {
             v6,
             protocol,
-            original: tuple(near, far),
-            reply: tuple(far, near),
+            original: tuple((client, 40_000), (server, port)),
+            reply: tuple((server, port), (client, 40_000)),
             replies: Some(replies),
             mark_changes: self.sets_marks,
             skb_mark: Some(0),
             returns: true,
             ..Flow::default()
         };
-        [false, true].into_iter().find_map(|replies| match self.evaluator.evaluate(&flow(replies)) {
-            Answer::Kernel { findings } => Some(findings.into_iter().next().map_or(Refusal::Unknown, Refusal::Rule)),
-            _ => None,
-        })
+        let refusal = |port| {
+            [false, true].into_iter().find_map(|replies| match self.evaluator.evaluate(&flow(port, replies)) {
+                Answer::Kernel { findings } => {
+                    Some(findings.into_iter().next().map_or(Refusal::Unknown, Refusal::Rule))
+                }
+                _ => None,
+            })
+        };
+        refusal(443).filter(|_| refusal(41_000).is_some())
     }
 
     /// Returns why the rules leave a connection to the kernel; `None` if every further packet of an established one is

@@ -242,7 +242,7 @@ impl Guard {
         self.verdict = verdict;
         (self.number, self.passing) = (number, false);
         if let Some(flows) = &mut self.flows {
-            flows.judge(number, &self.ports, &self.verdict);
+            flows.judge(&self.ports, &self.verdict);
         }
         self.open_gates(control, shared);
     }
@@ -262,7 +262,7 @@ impl Guard {
 
     /// Lets the packets of flows pass once all flows have been judged by the rules of the newest reading.
     fn let_flows_pass(&mut self, control: &Mutex<Control>, shared: &Shared) {
-        let passing = self.flows.as_ref().is_some_and(|flows| flows.is_ready(self.number));
+        let passing = self.flows.as_ref().is_some_and(Flows::is_ready);
         if std::mem::replace(&mut self.passing, passing) != passing {
             self.open_gates(control, shared);
         }

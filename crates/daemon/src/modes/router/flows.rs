@@ -3,7 +3,7 @@
 //! One thread, `bywash-flows`, follows the kernel's connections, judges them by the kernel's rules, and keeps the table
 //! of flows that workers and XDP programs look up ([`bywash_conntrack::Follower`]). The gates let packets of flows pass
 //! only while the flows have been judged by the rules of the newest reading of the kernel's policies; the thread
-//! publishes the number of that reading ([`Flows::is_ready`]).
+//! publishes the number of the request to do so ([`Flows::is_ready`]).
 
 use anyhow::{Context as _, bail};
 use bywash_conntrack::{
@@ -50,13 +50,17 @@ pub struct Flows {
     thread: Option<JoinHandle<()>>,
     /// Set once flows have passed a gate.
     needed: bool,
+    /// Number of the last request, from 1.
+    requested: u64,
+    /// Destinations of the last request that policies leave to the kernel, and the number of times that they changed.
+    excepted: (Vec<Prefix>, u64),
 }
 
 struct Shared {
     stop: AtomicBool,
     /// The newest reading, until the thread takes it.
     request: Mutex<Option<Request>>,
-    /// Number of the reading whose rules the valid flows were judged by, plus one; 0: no flow may be used.
+    /// Number of the request by which the valid flows were judged; 0: no flow may be used.
     ready: AtomicU64,
     /// Number of changes of routes.
     routes: AtomicU64,
@@ -67,12 +71,14 @@ struct Shared {
 /// A reading of the kernel's policies.
 #[derive(Clone)]
 struct Request {
+    /// Number of the request. A reading may be applied more than once, in different ways.
     number: u64,
     ports: Vec<PortLink>,
     /// Families whose flows pass the gates, by port number.
     passing: BTreeMap<u16, Families>,
-    /// Destinations that policies leave to the kernel; the tables have them.
-    excepted: Vec<Prefix>,
+    /// Number of changes of the destinations that policies leave to the kernel. The tables have these, and may have had
+    /// others between two requests.
+    excepted: u64,
 }
 
 impl Flows {
@@ -90,7 +96,7 @@ impl Flows {
         let told = BTreeMap::new();
         let own = Thread { shared: shared.clone(), ports, generation: 0, subscription, routes: 0, told };
         let thread = thread::Builder::new().name("bywash-flows".into()).spawn(move || own.run(table))?;
-        Ok(Self { shared, thread: Some(thread), needed: false })
+        Ok(Self { shared, thread: Some(thread), needed: false, requested: 0, excepted: (vec![], 0) })
     }
 
     /// Returns the statistics of flows.
@@ -100,13 +106,20 @@ impl Flows {
 
     /// Requests that flows be judged by the rules of this reading, with these ports and its verdict, if flows pass any
     /// gates, or have passed any before: a kernel without rules is not made to track connections.
-    pub fn judge(&mut self, number: u64, ports: &[PortLink], verdict: &Verdict) {
+    pub fn judge(&mut self, ports: &[PortLink], verdict: &Verdict) {
+        self.requested += 1;
+        let (known, changes) = &mut self.excepted;
+        if *known != verdict.prefixes {
+            known.clone_from(&verdict.prefixes);
+            *changes += 1;
+        }
         let passing: BTreeMap<u16, Families> = verdict.gates.iter().map(|(port, gate)| (*port, gate.flows)).collect();
         self.needed |= passing.values().any(|families| !families.is_empty());
         if !self.needed {
             return;
         }
-        let request = Request { number, ports: ports.to_vec(), passing, excepted: verdict.prefixes.clone() };
+        let (number, excepted) = (self.requested, self.excepted.1);
+        let request = Request { number, ports: ports.to_vec(), passing, excepted };
         *lock(&self.shared.request) = Some(request);
         self.shared.wake.wake();
     }
@@ -117,11 +130,11 @@ impl Flows {
         self.shared.wake.wake();
     }
 
-    /// Returns whether all valid flows were judged by the rules of this reading.
-    pub fn is_ready(&self, number: u64) -> bool {
+    /// Returns whether all valid flows were judged as was requested last.
+    pub fn is_ready(&self) -> bool {
         // A thread that has panicked no longer revokes flows.
         let runs = self.thread.as_ref().is_some_and(|thread| !thread.is_finished());
-        runs && self.shared.ready.load(Ordering::Acquire) == number + 1
+        runs && self.requested > 0 && self.shared.ready.load(Ordering::Acquire) == self.requested
     }
 }
 
@@ -278,6 +291,9 @@ impl Thread {
     /// Logs the rules that leave ordinary established connections to the kernel, unless it has done so.
     fn tell(&mut self, judge: &Judge<'_>, passing: &BTreeMap<u16, Families>) {
         let families = passing.values().fold(Families::NONE, |all, families| all | *families);
+        if families.is_empty() {
+            return;
+        }
         let mut reasons: BTreeMap<String, Vec<&'static str>> = BTreeMap::new();
         for (passes, v6, protocol, kind) in [
             (families.v4, false, TCP, "IPv4 TCP"),
@@ -321,7 +337,7 @@ impl Thread {
         let (mut timeouts, mut timeouts_read) = (timeouts()?, Instant::now());
         self.tell(&judge, &request.passing);
         self.renew_generation(follower, Revocation::Rules);
-        self.shared.ready.store(request.number + 1, Ordering::Release);
+        self.shared.ready.store(request.number, Ordering::Release);
         let mut reading = Reading::default();
         self.read(follower, &judge, timeouts, &mut reading)?;
         failures.end();
@@ -334,8 +350,11 @@ impl Thread {
                     return Ok(Some(next));
                 }
                 // Flows that the gates hold back now, or no longer do, may wait: a reading revokes all for a while.
-                reading.wanted |= self.ports.pass(next.passing);
-                self.shared.ready.store(next.number + 1, Ordering::Release);
+                if self.ports.pass(next.passing.clone()) {
+                    reading.wanted = true;
+                    self.tell(&judge, &next.passing);
+                }
+                self.shared.ready.store(next.number, Ordering::Release);
             }
             if self.routes_changed(&judge) {
                 self.renew_generation(follower, Revocation::Rules);
