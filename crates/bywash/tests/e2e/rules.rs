@@ -3,6 +3,7 @@
 use crate::bpf;
 use crate::harness::{Bywash, bywash as bywash_command};
 use crate::moves::handled;
+use crate::trace::frame;
 use bywash_lab::{Ping, Topology, has_tool, kernel_has, require, require_lab};
 use std::net::IpAddr;
 use std::time::Duration;
@@ -93,6 +94,17 @@ pub fn packets_go_by_the_tables_of_rules() {
             let past = |of: [u64; 3]| of[0] + of[1];
             past(after) >= past(before) + 10
         });
+        // A trace names the route of the table that is looked up.
+        let mac = bywash.port("r0")["mac"].as_str().unwrap().parse().unwrap();
+        for (from, route) in [
+            (lab.a().v4, "route: unicast 10.0.2.0/24 table 100 via 10.0.3.2 dev r2"),
+            ([10, 7, 0, 1].into(), "route: unicast 10.0.2.0/24 dev r1"),
+        ] {
+            let frame = frame(from.into(), "10.0.2.2", 64, mac);
+            let trace = ["trace", "--socket", bywash.socket().to_str().unwrap(), "r0", &frame].map(str::to_owned);
+            let story = bywash_command(r, &trace.each_ref().map(String::as_str)).stdout;
+            assert!(story.contains(route), "{story}");
+        }
         // A route of the table, a throw, and a prohibition before it.
         r.ip(&["route", "change", "10.0.2.0/24", "via", &lab.b().v4.to_string(), "table", "100"]).unwrap();
         wait_for(&lab, &bywash, Some("b"), Some("c"));

@@ -8,7 +8,7 @@ use serde_json::Value;
 use std::net::{IpAddr, SocketAddr};
 
 /// Returns a UDP frame in hex, of 96 bytes without the frame check sequence.
-fn frame(from: IpAddr, to: &str, ttl: u8, mac: MacAddr) -> String {
+pub fn frame(from: IpAddr, to: &str, ttl: u8, mac: MacAddr) -> String {
     let from: SocketAddr = (from, 1000).into();
     let to: SocketAddr = (to.parse::<IpAddr>().unwrap(), 2000).into();
     let mut bytes = Packet::udp(from, to).macs(MacAddr([2, 0, 0, 0, 0, 9]), mac).size(100).build().unwrap();

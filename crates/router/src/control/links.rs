@@ -524,6 +524,11 @@ impl Links {
         }
     }
 
+    /// Returns the policy routing rules of a port or VLAN; `None` if there are none.
+    pub fn rules_of(&self, id: PortId) -> Option<&Rules> {
+        self.rules.get(&id)
+    }
+
     /// Sets the policy routing rules of all ports and VLANs; returns whether any changed.
     pub fn set_rules(&mut self, rules: &BTreeMap<PortId, Rules>) -> bool {
         let changed = self.rules != *rules;

@@ -39,7 +39,7 @@ use crate::tunnel::{Ends, MemberPort, Paths, Tunnels, WantedPath};
 use crate::xdp::XdpTableSink;
 use bits::{V4, V6};
 use bywash_engine::PortId;
-use bywash_fib::model::{Behind, Change, Mac, Prefix, Route, RouteKind, Station};
+use bywash_fib::model::{Behind, Change, Mac, Prefix, Route, RouteKind, Rules, Station};
 use bywash_fib::{Table4, Table6};
 use bywash_sync::{Published, Qsbr};
 use followed::Followed;
@@ -58,9 +58,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 /// Number of table main (RT_TABLE_MAIN).
-const MAIN: u32 = 254;
+pub const MAIN: u32 = 254;
 /// Number of table local (RT_TABLE_LOCAL).
-const LOCAL_TABLE: u32 = 255;
+pub const LOCAL_TABLE: u32 = 255;
 
 /// Entry of a VLAN or macvlan in the XDP program of a port.
 #[derive(Clone, Debug)]
@@ -401,6 +401,12 @@ impl Control {
                 None => Some(index).filter(|index| *index != 0),
             },
         }
+    }
+
+    /// Returns the policy routing rules of the packets that are received with this number, that of a port or VLAN;
+    /// `None` if there are none.
+    pub fn rules_of(&self, number: PortId) -> Option<&Rules> {
+        self.links.rules_of(number)
     }
 
     /// Returns whether a port is on a member of a bridge, and if so, whether the bridge filters VLANs.

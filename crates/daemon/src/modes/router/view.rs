@@ -11,8 +11,10 @@ use bywash_api::{Above, Answer, Kept, Neighbour, NextHop, Policies, Route, Topic
 use bywash_api_server::Rows;
 use bywash_engine::PortId;
 use bywash_exceptions::Keeper;
-use bywash_fib::model::{Prefix, Tunnel};
-use bywash_router::control::{Control, HopView, MasterSpec, NeighbourView, Place, PortView, RouteStatus, RouteView};
+use bywash_fib::model::{Prefix, RouteKind, RuleAction, Tunnel};
+use bywash_router::control::{
+    Control, HopView, LOCAL_TABLE, MAIN, MasterSpec, NeighbourView, Place, PortView, RouteStatus, RouteView,
+};
 use bywash_router::left_by_program;
 use bywash_router::vlan::UNTAGGED;
 use bywash_sync::lock;
@@ -141,7 +143,7 @@ impl View for Routes {
         let mut names = vec![String::new(); ports.iter().map(|port| usize::from(port.id.0) + 1).max().unwrap_or(0)];
         ports.iter().for_each(|port| names[usize::from(port.id.0)].clone_from(&port.name));
         let followed = self.tracer.follow(names.len(), from, &frame)?;
-        let decisions = self.decisions(&frame, &followed);
+        let decisions = self.decisions(from.1, &frame, &followed);
         Ok(trace::answer(&names, port, &frame, decisions, &followed))
     }
 
@@ -204,18 +206,15 @@ impl Routes {
         views.map(|view| (view.id, view.dev.unwrap_or(view.name))).collect()
     }
 
-    /// Returns the route to the packet's destination, and the neighbours that the packet, or those made from it, were
-    /// sent to.
-    fn decisions(&self, frame: &[u8], followed: &Followed) -> Decisions {
+    /// Returns the route of a packet that `port` received, and the neighbours that the packet, or those made from it,
+    /// were sent to.
+    fn decisions(&self, port: PortId, frame: &[u8], followed: &Followed) -> Decisions {
         let control = lock(&self.control);
-        let best = |addr: IpAddr| {
-            let decides = |status| matches!(status, RouteStatus::Installed | RouteStatus::Kernel | RouteStatus::Policy);
-            let covering = control.routes().filter(|route| decides(route.status) && route.prefix.covers(addr.into()));
-            covering.max_by_key(|route| route.prefix.len)
-        };
         let translated = followed.gate.as_ref().and_then(|gate| gate.destination());
-        let destination = translated.or_else(|| destination(frame));
-        let route = destination.and_then(best).map(|route| (route_line(&route), row(&self.names, &route)));
+        let addresses = addresses(frame).map(|(src, dst)| (src, translated.unwrap_or(dst)));
+        let destination = addresses.map(|(_, dst)| dst);
+        let route = addresses.and_then(|(src, dst)| route_of(&control, port, src, dst));
+        let route = route.map(|route| (route_line(&route), row(&self.names, &route)));
         let adjacency = |(port, frame): (PortId, &[u8])| {
             let to = EthernetHeader::parse(frame)?.0.dst.0;
             let n = control.neighbours().find(|n| n.port == Some(port) && n.mac == Some(to))?;
@@ -321,16 +320,49 @@ fn route_line(route: &RouteView) -> String {
         RouteStatus::Policy => ": left to the kernel by its policy",
         _ => "",
     };
-    format!("route: {} {}{}{left}", word(route.kind), route.prefix, hops.join(" or"))
+    let table = match route.table {
+        LOCAL_TABLE | MAIN => String::new(),
+        other => format!(" table {other}"),
+    };
+    format!("route: {} {}{table}{}{left}", word(route.kind), route.prefix, hops.join(" or"))
 }
 
-/// Returns the destination address of a frame; `None` if it carries no valid IP header.
-fn destination(frame: &[u8]) -> Option<IpAddr> {
+/// Returns the route by which a packet that `port` received is forwarded: by the port's policy routing rules or,
+/// without any, by tables local and main. `None` if there is none, or if a rule decides without one.
+fn route_of(control: &Control, port: PortId, src: IpAddr, dst: IpAddr) -> Option<RouteView> {
+    let best = |tables: &[u32], shortest: u8| {
+        let decides = |status| matches!(status, RouteStatus::Installed | RouteStatus::Kernel | RouteStatus::Policy);
+        let all = control.routes().filter(|route| tables.contains(&route.table) && decides(route.status));
+        let covering = all.filter(|route| route.prefix.len >= shortest && route.prefix.covers(dst.into()));
+        covering.max_by_key(|route| route.prefix.len).filter(|route| route.kind != RouteKind::Throw)
+    };
+    let local_and_main = || best(&[LOCAL_TABLE, MAIN], 0);
+    let rules = control.rules_of(port).map(|rules| if dst.is_ipv4() { &rules.v4 } else { &rules.v6 });
+    let Some(rules) = rules.filter(|rules| !rules.is_empty()) else { return local_and_main() };
+    for rule in rules {
+        let has = |prefix: Option<Prefix>, addr: IpAddr| prefix.is_none_or(|prefix| prefix.covers(addr.into()));
+        if (has(rule.from, src) && has(rule.to, dst)) == rule.not {
+            continue;
+        }
+        let found = match rule.then {
+            RuleAction::LocalAndMain => local_and_main(),
+            RuleAction::Table { table, shortest } => best(&[table], shortest),
+            RuleAction::Discard(_) | RuleAction::Kernel => return None,
+        };
+        if found.is_some() {
+            return found;
+        }
+    }
+    None
+}
+
+/// Returns the source and destination address of a frame; `None` if it carries no valid IP header.
+fn addresses(frame: &[u8]) -> Option<(IpAddr, IpAddr)> {
     let carried = carried(frame)?;
     let l3 = frame.get(carried.offset..)?;
     match carried.ethertype {
-        ethertype::IPV4 => Some(ipv4::Ipv4Header::parse(l3)?.0.dst.into()),
-        ethertype::IPV6 => Some(ipv6::Ipv6Header::parse(l3)?.0.dst.into()),
+        ethertype::IPV4 => ipv4::Ipv4Header::parse(l3).map(|(header, _)| (header.src.into(), header.dst.into())),
+        ethertype::IPV6 => ipv6::Ipv6Header::parse(l3).map(|(header, _)| (header.src.into(), header.dst.into())),
         _ => None,
     }
 }
