@@ -339,7 +339,8 @@ impl Routing {
                 let Ok(request) = requests.pop() else { break };
                 match request {
                     Request::Resolve { index, addr } => {
-                        if mirror.probe(index, addr) && !resolving.contains(&(index, addr)) {
+                        if mirror.probe(index, addr) {
+                            resolving.retain(|known| *known != (index, addr));
                             resolving.push_back((index, addr));
                         }
                     }
