@@ -3,7 +3,7 @@
 use super::finding::Finding;
 use super::finding::Severity::{Error, Note, Warning};
 use crate::api::client::ask;
-use crate::api::{DropCount, Drops, Health, Placement, Pool, Pools, Port, Worker};
+use crate::api::{Config, DropCount, Drops, Health, Placement, Pool, Pools, Port, Worker};
 use crate::config::count;
 use crate::namespace::elsewhere;
 use std::io::ErrorKind;
@@ -20,8 +20,8 @@ const NEARLY: f64 = 0.9;
 #[derive(Debug)]
 #[cfg_attr(test, derive(serde::Deserialize))]
 pub struct Sample {
-    /// Mode of the instance; `None` if it is at fault.
-    pub mode: Option<String>,
+    /// Mode of the instance.
+    pub mode: String,
     pub ports: Vec<Port>,
     workers: Vec<Worker>,
     pools: Pools,
@@ -33,7 +33,8 @@ impl Sample {
     /// Takes a sample. Errors if no instance answers on the socket.
     pub fn now(socket: &Path) -> anyhow::Result<Self> {
         Ok(Self {
-            mode: ask::<Health>(socket).ok().map(|health| health.mode),
+            // An instance at fault does not tell its health.
+            mode: ask::<Config>(socket)?.mode,
             ports: ask(socket)?,
             workers: ask(socket)?,
             pools: ask(socket)?,
@@ -136,7 +137,11 @@ fn compare(before: &Sample, now: &Sample) -> Vec<Finding> {
         let more = grown(&before.drops.drops, row, like, |row| row.packets);
         if more > 0 {
             let what = format!("{} dropped in a second: {reason}", count(more, "packet"));
-            let see = format!("bywash capture {port} --drops {reason}");
+            let see = match reason.as_str() {
+                "rx-no-buffer" => "bywash show pools".into(),
+                "rx-ring-full" | "invalid-descriptor" | "tx-refused" => "bywash show ports".into(),
+                _ => format!("bywash capture {port} --drops {reason}"),
+            };
             found.push(Finding::new(Warning, "drops", what, "packets are lost").see(see).of(port));
         }
     }
@@ -175,6 +180,7 @@ mod tests {
 
     fn look(busy: u64, drops: u64, full: u64, in_use: u64) -> Sample {
         let json = json!({
+            "mode": "router",
             "ports": [{ "name": "r0", "state": "up", "counters": { "tx_full": full },
                 "queues": [{ "queue": "0", "mode": "copy", "mode_note": "no zero-copy" }] }],
             "workers": [{ "id": 0, "busy_cycles": busy, "cycles": 100 + busy }],

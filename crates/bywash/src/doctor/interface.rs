@@ -66,7 +66,8 @@ pub fn examine(name: &str, (user, socket): (Option<&str>, &Path), cpus: usize) -
     found.extend(nic.other_users(user.is_some(), socket));
     found.extend(nic.offloads());
     found.extend(nic.redirects(takes));
-    found.extend(nic.size(cpus));
+    // An instance has buffers for the MTU of an interface that it uses, or has said that it has not.
+    found.extend(nic.size(cpus).into_iter().filter(|finding| user.is_none() || finding.id != "jumbo"));
     found.extend(nic.steering());
     // Only a router leaves packets to the kernel's forwarding.
     if user.is_none_or(|mode| mode == "router") {

@@ -35,10 +35,10 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<()> {
         (true, false) => running.clone(),
         (true, true) => host.interfaces.iter().map(|i| i.name.clone()).filter(|name| name != "lo").collect(),
     };
-    let mode = look.as_ref().and_then(|look| look.mode.as_deref());
+    let mode = look.as_ref().map(|look| look.mode.as_str());
     let (mut seen, mut found) = (vec![], vec![]);
     for name in &names {
-        let user = running.contains(name).then(|| mode.unwrap_or("router"));
+        let user = mode.filter(|_| running.contains(name));
         let (interface, findings) = interface::examine(name, (user, &args.socket), host.allowed.len());
         seen.extend(interface);
         // Report a setting that several interfaces share only once.

@@ -119,6 +119,8 @@ fn live(args: &TopArgs, first: Sample, stop: &AtomicBool, terminal: &mut Default
                 return Ok(());
             }
         }
+        // A key may have made the interval shorter.
+        due = due.min(Instant::now() + Duration::from_secs_f64(screen.interval));
     }
     Ok(())
 }
