@@ -117,7 +117,13 @@ pub fn run(source: Source, take_over: bool, confined: impl FnOnce()) -> anyhow::
     // Open the file again: ports that were added later wrote to it through a `Journal` of their own.
     let mut journal = Journal::open(path)?;
     if changed {
-        put_back(&mut journal).context("could not restore changed interface settings: run `bywash restore`")?;
+        let done = put_back(&mut journal).context("could not restore changed interface settings: run `bywash restore`");
+        match (done, &result) {
+            (Err(why), Ok(_)) => return Err(why),
+            // The reason why the instance ends is the one to return.
+            (Err(why), Err(_)) => tracing::error!("{why:#}"),
+            _ => {}
+        }
     }
     if let Some(lock) = lock.filter(|_| journal.changes().is_empty()) {
         lock.remove();
