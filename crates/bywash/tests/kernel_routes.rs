@@ -14,13 +14,6 @@ fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// Waits until the kernel's policies have been read: a start waits no longer than five seconds for that.
-fn wait_for_policies(bywash: &Bywash<'_>) {
-    bywash.wait("the policies to be read", |bywash| {
-        bywash.show(&["placement"]).as_array().unwrap().iter().all(|row| row["policies"]["pending"] == false)
-    });
-}
-
 /// Checks that five pings from host a are answered with a remaining TTL of `ttl` out of 64, and that a ping with TTL 1
 /// is refused by the router.
 fn assert_reaches(lab: &Topology, to: IpAddr, ttl: u8) {
@@ -65,9 +58,7 @@ fn run_on_two_of_three(mode: &str) {
     }
     let (b, c) = (&lab.hosts()[1], &lab.hosts()[2]);
     lab.r().ip_batch("route add default via 10.0.3.2\nroute add ::/0 via fd00:3::2\n").unwrap();
-    let mut bywash = Bywash::spawn(lab.r(), &["--xdp", mode, "--level", "user", "r0", "r1"]);
-    bywash.process.wait_for_output("forwarding;", harness::PATIENCE).unwrap();
-    wait_for_policies(&bywash);
+    let bywash = Bywash::run_as_is(lab.r(), &["--xdp", mode, "--level", "user", "r0", "r1"]);
 
     // The default route, and the more specific connected routes, one of them by a port.
     for to in [IpAddr::from(b.v4), b.v6.into(), c.v4.into(), c.v6.into(), ip(FAR[0]), ip(FAR[1])] {
@@ -165,9 +156,7 @@ fn a_full_table_beneath() {
         let lab = three_ports();
         lab.r().ip_batch(&batch).unwrap();
         lab.r().ip(&["route", "add", "default", "via", "10.0.3.2"]).unwrap();
-        let mut bywash = Bywash::spawn(lab.r(), &["--xdp", mode, "--level", "user", "r0", "r1"]);
-        bywash.process.wait_for_output("forwarding;", harness::PATIENCE).unwrap();
-        wait_for_policies(&bywash);
+        let bywash = Bywash::run_as_is(lab.r(), &["--xdp", mode, "--level", "user", "r0", "r1"]);
         let to = ip(FAR[0]);
         let (before, verdicts) = (forwarded(&lab), bywash.verdicts("r0", "pass_route"));
         assert_reaches(&lab, to, 63);

@@ -29,6 +29,11 @@ pub enum Refusal {
 }
 
 impl Refusal {
+    /// Returns the refusal for what an evaluation found, the most important finding first.
+    fn of(findings: Vec<Finding>) -> Self {
+        findings.into_iter().next().map_or(Self::Unknown, Self::Rule)
+    }
+
     /// Returns the rule, or chain, and what it does.
     pub fn parts(&self) -> (Option<&Place>, &str) {
         match self {
@@ -130,9 +135,7 @@ impl<'a> Judge<'a> {
         };
         let refusal = |port| {
             [false, true].into_iter().find_map(|replies| match self.evaluator.evaluate(&flow(port, replies)) {
-                Answer::Kernel { findings } => {
-                    Some(findings.into_iter().next().map_or(Refusal::Unknown, Refusal::Rule))
-                }
+                Answer::Kernel { findings } => Some(Refusal::of(findings)),
                 _ => None,
             })
         };
@@ -160,9 +163,7 @@ impl<'a> Judge<'a> {
         answers.into_iter().find_map(|answer| match answer {
             Answer::Accept { .. } => None,
             Answer::Drop { at, .. } => Some(Refusal::Dropped(at)),
-            Answer::Kernel { findings } | Answer::Depends { findings } => {
-                Some(findings.into_iter().next().map_or(Refusal::Unknown, Refusal::Rule))
-            }
+            Answer::Kernel { findings } | Answer::Depends { findings } => Some(Refusal::of(findings)),
         })
     }
 }

@@ -87,7 +87,7 @@ pub fn every_kind_of_broken_frame_is_dropped_by_name() {
     send(&a.ns, &a.interface, &frames);
     let total: u64 = broken.iter().map(|(_, times, ..)| u64::from(*times)).sum();
     bywash.wait("all to be received", |bywash| bywash.counter("r0", "rx_packets") >= total);
-    // They count as received before they are looked at.
+    // A frame counts as received before it is looked at.
     bywash.wait("all to be dropped", |bywash| {
         bywash.all_drops().iter().map(|(_, packets)| packets).sum::<u64>() >= total
     });

@@ -152,7 +152,7 @@ fn a_switchs_flows_are_spread_too() {
         raw::send(lab.host(1), "e0", &[(100, switch_driver::udp(2, 1, 0))]);
         switch.wait("all to be sent", |_| sent(0).iter().sum::<u64>() >= before.iter().sum::<u64>() + 100 * n);
     }
-    // One CPU sends all frames of one flow. Frames sent before may have been counted late.
+    // All frames of one flow are sent by the same CPU. Frames sent before may have been counted late.
     let more: Vec<_> = sent(0).iter().zip(before).map(|(now, then)| now - then).collect();
     let senders = more.iter().filter(|frames| **frames > 0).count();
     assert!(senders == 1 && more.iter().sum::<u64>() >= 1000, "{more:?}");

@@ -112,7 +112,7 @@ fn vlans_and_a_moved_address_in_the_driver() {
     let wanted = udp(0x29, 0x21, 0);
     send_until_driven(&switch, &lab, 1, &wanted);
     hello(4, 0x29, 0);
-    // What was sent to p2 before arrives before the broadcast.
+    // Frames sent to p2 before arrive before the broadcast.
     ears[1].wait(1, |frame| frame[..12] == [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 7, 0x29]);
     let before = ears[1].heard().len();
     send_until_driven(&switch, &lab, 1, &wanted);
